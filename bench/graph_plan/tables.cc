@@ -41,7 +41,8 @@ struct Sum {
   double gap = 0, worst_gap = 0, seconds = 0, slowest = 0;
 };
 
-// The share of the time above that without a budget which a plan with moves takes off one without.
+// A plan without moves takes longer than a plan without a budget. Returns the share of this extra
+// time that a plan with moves saves.
 std::optional<double> share_gone(const GraphResult& result, const Row* alone, const Row& moving) {
   if (alone == nullptr || !alone->time || !moving.time) return std::nullopt;
   const double above = *alone->time - result.unlimited;

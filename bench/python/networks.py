@@ -172,7 +172,7 @@ def unet(small: bool) -> Network:
 
 
 def unet_of(batch: int, base: int, side: int = 64) -> Network:
-    """A U-Net whose stages hand the skips on. The last tensor of a tuple goes through."""
+    """Makes a U-Net. Its stages hand the skips on in a tuple, and work on the last tensor of it."""
     widths = [base, 2 * base, 4 * base, 6 * base]
     module = nn.ModuleList()
     stages: list[Stage] = []

@@ -147,8 +147,8 @@ int infeasible(const training::TrainReport& report, const TrainArguments& argume
   return kInfeasible;
 }
 
-// A sum in another order may differ by kLargestRounding in float32, which leaves room to spare. It
-// may also differ by kTimesLastBit times the effect of the last bits of the parameters.
+// Sums in different orders may differ by kLargestRounding in float32, which is a generous limit.
+// They may also differ by kTimesLastBit times the effect of the last bits of the parameters.
 constexpr double kLargestRounding = 1e-3;
 constexpr double kTimesLastBit = 10;
 

@@ -1,4 +1,4 @@
-// Everything of the core: plan on values and files, without a framework.
+// This header includes everything of the core: plan on values and files, without a framework.
 #pragma once
 
 #include "reprise/check/energy.h"      // IWYU pragma: export

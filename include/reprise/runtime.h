@@ -1,4 +1,4 @@
-// Everything of the runtime; needs LibTorch.
+// This header includes everything of the runtime. It needs LibTorch.
 #pragma once
 
 #include "reprise/runtime/allocator.h"      // IWYU pragma: export

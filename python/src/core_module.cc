@@ -1,5 +1,5 @@
-// The extension reprise._core: planning and checking on JSON texts. Python turns the texts into values.
-// Every function that does work of some length releases the GIL meanwhile.
+// This is the extension reprise._core. It plans and checks on JSON texts, which Python turns into
+// values. Every function that does work of some length releases the GIL meanwhile.
 #include <pybind11/pybind11.h>
 
 #include <array>

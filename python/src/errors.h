@@ -17,8 +17,8 @@ void set_error(const char* name, Args&&... arguments) {
   PyErr_SetObject(kind.ptr(), error.ptr());
 }
 
-// A translator for pybind11::register_local_exception_translator(). It passes other exceptions on to the
-// next translator.
+// Translates exceptions for pybind11::register_local_exception_translator(), and passes all others
+// on to the next translator.
 inline void translate_error(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);

@@ -1,4 +1,5 @@
-// The arguments and results that both extensions share: budgets, observers, results of planning.
+// This file has the arguments and results that both extensions share: budgets, observers, results
+// of planning.
 #pragma once
 
 #include <pybind11/functional.h>

@@ -307,8 +307,8 @@ class Moves {
   const Machine& machine_;
   std::vector<ChannelUse> channels_;
   std::map<std::pair<ValueIndex, int32_t>, Moved> moved_;
-  // The channel of the last copy to a place. A plan that copies a value to one place by two
-  // channels has all its waits counted at the last of them.
+  // These are the channels of the last copies to the places. A plan that copies a value to one
+  // place by two channels has all its waits counted at the last of them.
   std::map<std::pair<ValueIndex, int32_t>, int32_t> came_by_;
 };
 

@@ -98,7 +98,7 @@ class StructureReader {
 
   size_t micro_batches() const { return static_cast<size_t>(pipeline_.micro_batches); }
 
-  // The message of a part for a micro-batch; -1 if its neighbour lies on the same device.
+  // Returns the message of a part for a micro-batch; -1 if its neighbour lies on the same device.
   int64_t& message_at(int32_t part, int64_t micro_batch, MessageKind kind) {
     const size_t row = 2 * static_cast<size_t>(part) + (kind == MessageKind::kGradient ? 1 : 0);
     return message_of_[row * micro_batches() + static_cast<size_t>(micro_batch)];

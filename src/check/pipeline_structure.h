@@ -12,8 +12,8 @@
 
 namespace reprise::internal::check {
 
-// A message between two parts on different devices, with the positions of its actions in the orders
-// of the two devices. The message of part q to its neighbour.
+// A MessageEnds is a message between two parts on different devices, with the positions of its
+// actions in the orders of the two devices. It goes from a part to the part before or behind.
 struct MessageEnds {
   int32_t part = 0;  // the part that sends
   int32_t micro_batch = 0;
@@ -25,7 +25,8 @@ struct MessageEnds {
   Bytes bytes;
 };
 
-// The positions of the actions of a part for a micro-batch in the order of its device, or -1.
+// PartActions are the positions of the actions of a part for a micro-batch in the order of its
+// device. -1 stands for an action that is not there.
 struct PartActions {
   int64_t forward = -1;
   int64_t backward = -1;  // or its input_gradient

@@ -1,4 +1,4 @@
-// When every action and every message of a plan of a pipeline begins and ends.
+// Computes when every action and every message of a plan of a pipeline begins and ends.
 #pragma once
 
 #include <string>

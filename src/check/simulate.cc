@@ -96,8 +96,8 @@ class Walk {
   size_t position() const { return timeline_.steps.size(); }
   Bytes bytes(ValueIndex value) const { return graph_.values[value].bytes; }
 
-  // A step on a memory, which is over `time` after its clock. `during` is what the memory holds
-  // then.
+  // Returns a step on a memory, which is over `time` after its clock. `during` is what the memory
+  // holds then.
   TimelineStep pass(int32_t memory, Bytes during, Nanos time = {}) {
     const Nanos start = clocks_[memory];
     clocks_[memory] += time;

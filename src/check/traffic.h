@@ -20,7 +20,7 @@ class Traffic {
   // Both must outlive the object.
   Traffic(const Graph& graph, const Machine& machine);
 
-  // The time when all devices are done with what was entered.
+  // Returns the time when all devices are done with what was entered.
   Wide now() const;
   void run(Nanos time, int32_t memory) { clocks_[memory] += time.count(); }
 

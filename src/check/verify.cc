@@ -102,7 +102,7 @@ class Judge {
     }
   }
 
-  // The account of a memory.
+  // An Account says what a memory holds.
   struct Account {
     explicit Account(size_t values) : live(values, 0) {}
 
@@ -263,7 +263,7 @@ class Judge {
     record();
   }
 
-  // The position of the memory where the value lives between steps; 0 for the device.
+  // Returns the position of the memory where the value lives between steps, or 0 for the device.
   int32_t home_of(ValueIndex value) const {
     return find_memory(machine_, graph_.values[value].home);
   }

@@ -1,4 +1,4 @@
-// The format reprise.chain.
+// Reads and writes the format reprise.chain.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

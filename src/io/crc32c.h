@@ -1,4 +1,4 @@
-// The checksum CRC-32C (polynomial 0x1EDC6F41, reflected), as in RFC 3720, appendix B.4.
+// Computes the checksum CRC-32C (polynomial 0x1EDC6F41, reflected), as in RFC 3720, appendix B.4.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The parts that readers and writers of files share: descriptors, errors with the path, and the atomic write
-// of a file that is given in pieces.
+// These are the parts that readers and writers of files share: descriptors, errors with the path,
+// and the atomic write of a file that is given in pieces.
 #pragma once
 
 #include <filesystem>

@@ -1,7 +1,7 @@
-// The format reprise.graph. Version 2 adds what version 1 has no place for: the owner of an op, the
-// alternative of a variant, the name of a realization. Version 3 adds the bound on the error of a
-// variant, the memory where it runs, and the home of a value. A graph is written in the oldest version
-// that can hold it, so that older programs read it and its hash stays what it was.
+// Reads and writes the format reprise.graph. Version 2 adds the owner of an op, the alternative of
+// a variant, and the name of a realization. Version 3 adds the bound on the error of a variant, the
+// memory where it runs, and the home of a value. A graph is written in the oldest version that can
+// hold it, so that older programs read it and its hash stays what it was.
 #include <algorithm>
 #include <unordered_map>
 

@@ -1,4 +1,4 @@
-// The format reprise.join.
+// Reads and writes the format reprise.join.
 #include <algorithm>
 
 #include "io/formats.h"
@@ -19,7 +19,8 @@ Branch read_branch(const Element& element) {
   return branch;
 }
 
-// The stages that use the same weights, by the name of the branch and the position of the stage.
+// Reads the stages that use the same weights, by the name of the branch and the position of the
+// stage.
 SharedWeights read_uses(const Element& element, const std::vector<Branch>& branches) {
   SharedWeights uses;
   element.for_each([&](const Element& use) {

@@ -1,6 +1,6 @@
-// The format reprise.machine. Version 2 adds the key "computes" of memories beyond the first. A
-// machine with one device is written as version 1, so that older programs read it and its hash
-// stays what it was.
+// Reads and writes the format reprise.machine. Version 2 adds the key "computes" of memories beyond
+// the first. A machine with one device is written as version 1, so that older programs read it and
+// its hash stays what it was.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

@@ -1,4 +1,4 @@
-// The format reprise.pipeline.
+// Reads and writes the format reprise.pipeline.
 #include <string_view>
 #include <unordered_map>
 

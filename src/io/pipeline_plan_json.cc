@@ -1,4 +1,4 @@
-// The format reprise.pipeline_plan.
+// Reads and writes the format reprise.pipeline_plan.
 #include <limits>
 #include <string_view>
 #include <unordered_map>

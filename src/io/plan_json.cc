@@ -1,4 +1,4 @@
-// The formats reprise.plan and reprise.frontier.
+// Reads and writes the formats reprise.plan and reprise.frontier.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

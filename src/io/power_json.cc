@@ -1,4 +1,4 @@
-// The format reprise.power.
+// Reads and writes the format reprise.power.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

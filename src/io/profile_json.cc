@@ -1,5 +1,6 @@
-// The format reprise.profile. Version 2 adds the share of the processor on a busy machine. A
-// profile of a quiet machine is still written as version 1, so that older programs read it.
+// Reads and writes the format reprise.profile. Version 2 adds the share of the processor on a busy
+// machine. A profile of a quiet machine is still written as version 1, so that older programs read
+// it.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

@@ -1,4 +1,4 @@
-// The format reprise.runlog.
+// Reads and writes the format reprise.runlog.
 #include "io/formats.h"
 #include "reprise/io/json.h"
 

@@ -1,4 +1,4 @@
-// Whether a short list of values has one of them.
+// Says whether a short list of values has one of them.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@ Frontier thinned(const Frontier& frontier, size_t points) {
   const auto fastest = static_cast<double>(all.back().time.count());
   size_t next = 0;
   for (size_t k = 0; k < points; ++k) {
-    // Take the first point that is at least so fast, but leave as many points as are still wanted.
+    // Take the first point that is as fast as wanted, but leave as many points as are still wanted.
     const double wanted =
         slowest + (fastest - slowest) * static_cast<double>(k) / static_cast<double>(points - 1);
     const size_t last = all.size() - (points - k);

@@ -262,8 +262,8 @@ class ProgramBuilder {
     return made;
   }
 
-  // The backward of a stage whose weight part comes later. `again`: the input of the stage is made
-  // again before that.
+  // Adds the backward of a stage whose weight part comes later. `again`: the input of the stage is
+  // made again before that.
   OpIndex split_op(int64_t micro_batch, const StageRun& run, bool again) {
     OpIndex& made = slot(micro_batch, Sort::kOfChain, op_of(run));
     if (made >= 0) return made;

@@ -1,4 +1,4 @@
-// The values of what one device of a pipeline does.
+// Lays out the values of what one device of a pipeline does.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The checks of stages, which a chain and a branch of a join have in common.
+// These are the checks of stages, which a chain and a branch of a join have in common.
 #pragma once
 
 #include <fmt/format.h>

@@ -20,7 +20,8 @@
 namespace reprise::internal::packing {
 namespace {
 
-// The blocks of one part whose sections are not known yet, in order of begin and in order of end.
+// Open has the blocks of one part whose sections are not known yet, in order of begin and in order
+// of end.
 struct Open {
   std::vector<int32_t> by_begin, by_end;
   int64_t base = 0;

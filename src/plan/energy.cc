@@ -1,5 +1,5 @@
-// Plans of least energy. A problem is priced: the cost of each run stands in the place of its time.
-// Then the planners of time solve it. The plan is judged on the problem itself.
+// Makes plans of least energy. A problem is priced: the cost of each run stands in the place of
+// its time. Then the planners of time solve it. The plan is judged on the problem itself.
 #include "reprise/plan/energy.h"
 
 #include <algorithm>
@@ -64,7 +64,8 @@ bool draws_the_same(const Graph& graph, const Power& power) {
   return true;
 }
 
-// The least dynamic energy of plans that run each op once, and of each choice one realization.
+// Returns the least dynamic energy of plans that run each op once, and of each choice one
+// realization.
 Picojoules least_dynamic_energy(const Graph& graph, const Power& power) {
   const std::vector<std::vector<int64_t>> dynamic = dynamic_power(graph, power);
   std::vector<Picojoules> least(graph.ops.size());
@@ -228,7 +229,7 @@ EnergyPlan plan_of_least(const Problem& problem, const Power& power, const PlanO
   return found;
 }
 
-// The plans that no other one beats in both, times ascending.
+// Returns the plans that no other one beats in both, times ascending.
 std::vector<EnergyPoint> unbeaten(std::vector<EnergyPoint> points) {
   std::sort(points.begin(), points.end(), [](const EnergyPoint& a, const EnergyPoint& b) {
     return std::pair(a.use.time, a.use.total()) < std::pair(b.use.time, b.use.total());

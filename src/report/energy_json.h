@@ -7,7 +7,7 @@
 namespace reprise::report {
 
 void write_energy_use(io::Writer& writer, const char* key, const EnergyUse& use);
-// As the key "energy" of the object that is open.
+// Writes the energy as the key "energy" of the object that is open.
 void write_energy(io::Writer& writer, const EnergyReport& energy);
 
 }  // namespace reprise::report

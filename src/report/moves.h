@@ -8,13 +8,13 @@
 
 namespace reprise::report {
 
-// One row for each device of a machine with several.
+// Returns one row for each device of a machine with several.
 std::string devices_table(const Explanation& explanation);
-// One row for each channel: what it carries, and how long runs wait for it.
+// Returns one row for each channel: what it carries, and how long runs wait for it.
 std::string channels_table(const Explanation& explanation);
 
-// One row for each value that moves, those that runs wait for longest first. If there are more than
-// `rows` values, the last row sums up the others.
+// Returns one row for each value that moves, those that runs wait for longest first. If there are
+// more than `rows` values, the last row sums up the others.
 std::string moved_table(const Explanation& explanation, size_t rows);
 
 }  // namespace reprise::report

@@ -16,8 +16,8 @@ namespace reprise::report {
 
 namespace {
 
-// The part of the plot for one doubling. The picture reaches from four times less to four times
-// more.
+// The part of the plot for one doubling has this height. The picture reaches from four times less
+// to four times more.
 constexpr double kDoubling = StepChart::kHigh / 4;
 
 double height_of(const MeasuredSpan& span) {

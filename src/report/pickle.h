@@ -1,5 +1,5 @@
-// A pickle writer for Python's format, protocol 2: lists, dictionaries, integers and text. The
-// result contains no opcode that could run code.
+// This is a pickle writer for Python's format, protocol 2: lists, dictionaries, integers and text.
+// The result contains no opcode that could run code.
 //
 // The writer uses only opcodes that PyTorch's viewer knows, too: torch/utils/viz/MemoryViz.js reads
 // pickles of protocols 2 to 4 by itself.

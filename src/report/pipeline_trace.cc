@@ -1,4 +1,4 @@
-// A pipeline in Chrome's trace event format, and its order in that of PyTorch's pipelining.
+// Writes a pipeline in Chrome's trace event format, and its order in that of PyTorch's pipelining.
 #include <fmt/format.h>
 
 #include <string>

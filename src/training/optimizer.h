@@ -1,4 +1,4 @@
-// Optimizers of the training loop, with state that can be stored and put back.
+// These are optimizers of the training loop, with state that can be stored and put back.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -1,4 +1,5 @@
-// The saved state of `reprise train --state DIR`: one file in a folder, and whose run it is.
+// This is the saved state of `reprise train --state DIR`: one file in a folder, and whose run it
+// is.
 #pragma once
 
 #include <filesystem>

@@ -59,8 +59,8 @@ bool needs_graph_mode(const TrainOptions& options) {
          options.alternatives != AlternativeOptions{};
 }
 
-// Why a step is trained in chain mode, as far as that is known without a capture; empty: a capture
-// tells.
+// Returns why a step is trained in chain mode, as far as that is known without a capture. The text
+// is empty if only a capture can tell.
 std::string why_chain_without_capture(const TrainOptions& options) {
   if (!options.planner.empty() && find_planner(options.planner).plan_graph == nullptr) {
     return "the planner " + options.planner + " plans chains";

@@ -24,15 +24,15 @@
 
 namespace reprise::training {
 
-// The thing that is planned: the stages of the model, or the operations of the captured step; or nothing, and
-// values are evicted while the step runs. kAuto stands for kGraph where the step can be captured, and
-// for kChain elsewhere.
+// A TrainMode is the thing that is planned: the stages of the model, or the operations of the
+// captured step; or nothing, and values are evicted while the step runs. kAuto stands for kGraph
+// where the step can be captured, and for kChain elsewhere.
 enum class TrainMode { kAuto, kChain, kGraph, kOnline };
 
 enum class OptimizerKind { kSgd, kAdam };
 
-// The learning rate over the steps: the same in all of them, or falling in a straight line towards
-// zero, which it would reach one step after the last.
+// A LearningRateSchedule is the learning rate over the steps: the same in all of them, or falling
+// in a straight line towards zero, which it would reach one step after the last.
 enum class LearningRateSchedule { kConstant, kLinear };
 
 struct TrainStep {
@@ -84,8 +84,9 @@ struct TrainOptions {
   // runs before them: it is compared bit by bit, and its planned step touches its memory for the
   // first time.
   int compare_steps = 5;
-  // The folder of the run's saved state (saved_run.h); empty for none. Training goes on from the
-  // state that is there, and saves its own at the end and every `save_every` steps (0: at the end).
+  // The run's saved state is in this folder (saved_run.h); empty for none. Training goes on from
+  // the state that is there, and saves its own at the end and every `save_every` steps (0: at the
+  // end).
   std::string state = {};
   int64_t save_every = 0;
   int64_t log_steps = 0;        // steps to measure action by action, from the third on
@@ -98,7 +99,8 @@ struct TrainOptions {
   std::function<bool()> stop = {};  // asked after every step
 };
 
-// An alternative of exactness `approximate` that the plan uses, and what the first step did with it.
+// An ApproximateUse is an alternative of exactness `approximate` that the plan uses, and what the
+// first step did with it.
 struct ApproximateUse {
   std::string alternative;      // "compressed-8"
   int64_t values = 0;           // that it keeps
@@ -109,8 +111,8 @@ struct ApproximateUse {
   bool within_bounds = true;  // whether no element of any value was off by more than its bound
 };
 
-// The bytes that a step moved to the memory of TrainOptions::offload, how long it waited for them, and
-// which memory was picked if the options left that to the runtime.
+// MovedInStep has the bytes that a step moved to the memory of TrainOptions::offload, how long it
+// waited for them, and which memory was picked if the options left that to the runtime.
 struct MovedInStep {
   Bytes out, in;
   Nanos waited;

@@ -173,7 +173,7 @@ TEST_F(FileFaults, FilesOfOtherNamesAndKindsAreLeftAlone) {
   EXPECT_TRUE(fs::exists(folder_ / ".reprise-1-3.tmp"));
 }
 
-// A file of tensors with the same character in all of its elements.
+// Writes a file of tensors with the same character in all of its elements.
 void write_state(const fs::path& file, char character) {
   const std::string large(9'000, character), small(40, character);
   write_tensors(file, {{"format", "reprise.state"}},

@@ -235,7 +235,8 @@ void pack_blocks(std::string_view bytes) {
   }
 }
 
-// The headers of files of tensors. The file is as large as the last tensor says, as far as it can be.
+// Reads the headers of files of tensors. The file is as large as the last tensor says, as far as it
+// can be.
 void tensor_table(std::string_view bytes) {
   constexpr int64_t kLengthBytes = 8;
   const auto size = static_cast<int64_t>(bytes.size());

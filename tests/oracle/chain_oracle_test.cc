@@ -1,6 +1,6 @@
-// The chain planner against exhaustive search: equal to the best persistent schedule at every
-// budget, never below the best schedule of any kind, and hardly ever above it when inputs may be
-// dropped.
+// Compares the chain planner with exhaustive search. It is equal to the best persistent schedule at
+// every budget, never below the best schedule of any kind, and hardly ever above it when inputs may
+// be dropped.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -277,8 +277,8 @@ TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
   }
 }
 
-// The passes go from coarse to fine, and each gives its bounds to the next. They end where the one
-// exact pass does, and no bound is above the optimum.
+// The passes go from coarse to fine, and each gives its bounds to the next. They end with the
+// answer of a single exact pass, and no bound is above the optimum.
 TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
   const Family& family = GetParam();
   std::mt19937_64 random(family.seed + 4000);

@@ -1,5 +1,5 @@
-// The slot tables against the exact recurrence, cell by cell, and the planner built on them against
-// the exact planner.
+// Compares the slot tables with the exact recurrence, cell by cell, and the planner built on them
+// with the exact planner.
 #include <gtest/gtest.h>
 
 #include <algorithm>

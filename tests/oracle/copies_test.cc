@@ -1,5 +1,6 @@
-// Plans with copies: simulate(), verify(), the interpreter and an event-driven machine agree on time
-// and bytes; whatever the durations, no memory ever holds more than the order of the actions says.
+// Tests plans with copies: simulate(), verify(), the interpreter and an event-driven machine agree
+// on time and bytes; whatever the durations, no memory ever holds more than the order of the
+// actions says.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The planner `devices` against every plan on two devices of small graphs, and its bound.
+// Compares the planner `devices` and its bound with every plan of small graphs on two devices.
 #include <gtest/gtest.h>
 
 #include <algorithm>

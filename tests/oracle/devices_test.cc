@@ -1,5 +1,5 @@
-// Plans on several devices: simulate(), verify(), the interpreter and an event-driven machine agree
-// on time and bytes; whatever the durations, no memory ever holds more than the order of the
+// Tests plans on several devices: simulate(), verify(), the interpreter and an event-driven machine
+// agree on time and bytes; whatever the durations, no memory ever holds more than the order of the
 // actions says.
 #include <gtest/gtest.h>
 

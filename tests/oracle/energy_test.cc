@@ -1,4 +1,4 @@
-// Plans of least energy: exact for chains, against every persistent schedule; never above the
+// Tests plans of least energy: exact for chains, against every persistent schedule; never above the
 // fastest plan for graphs and for machines with channels.
 #include "reprise/plan/energy.h"
 
@@ -58,7 +58,7 @@ int64_t draw_of(const Power& power, const std::string& op, const std::string& va
   return of_op.value_or(power.dynamic_mw);
 }
 
-// The chain with `by_time` x time + `by_energy` x energy in the place of each time.
+// Returns the chain with `by_time` x time + `by_energy` x energy in the place of each time.
 Chain weighted(const Chain& chain, const Power& power, int64_t by_time, int64_t by_energy) {
   Chain result = chain;
   const auto price = [&](Nanos& time, const std::string& op, const std::string& variant) {

@@ -1,5 +1,6 @@
-// The least time of any plan with copies of a small chain or graph, by a search over all states of
-// two memories. Knows the rules of a valid plan only: no recurrence, no planner, no flow.
+// Finds the least time of any plan with copies of a small chain or graph, by a search over all
+// states of two memories. The search knows the rules of a valid plan only: no recurrence, no
+// planner, no flow.
 #pragma once
 
 #include <cstdint>

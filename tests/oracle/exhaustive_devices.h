@@ -1,5 +1,5 @@
-// The least time of any plan of a small graph on two devices, by a search over all states. Knows
-// the rules of a valid plan only: no layout, no planner.
+// Finds the least time of any plan of a small graph on two devices, by a search over all states.
+// The search knows the rules of a valid plan only: no layout, no planner.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The planner `graph_levels` against every plan with copies of small graphs, and its bound.
+// Compares the planner `graph_levels` and its bound with every plan with copies of small graphs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// The planner of joins against exhaustive search: equal to the best schedule of its class at every
-// budget, never below the best plan of any kind over all interleavings.
+// Compares the planner of joins with exhaustive search. Its time equals that of the best schedule
+// of its class at every budget, and is never below the best plan of any kind over all
+// interleavings.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Cuts and recomputation together, against every row, against all cuts, and against its bound.
+// Compares the joint choice of cuts and recomputation with every row, with all cuts, and with its
+// bound.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -86,8 +87,8 @@ Nanos forward_time(const Chain& chain) {
   return time;
 }
 
-// Every choice of cuts, each with the best ways of its parts. In every other question the links are
-// so slow that messages last longer than the work of a stage.
+// The comparison is with every choice of cuts, each with the best ways of its parts. In every other
+// question the links are so slow that messages last longer than the work of a stage.
 TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
   std::mt19937_64 random(5);
   int questions = 0, equal = 0;

@@ -1,4 +1,5 @@
-// The planner `levels` against every plan with copies of small chains, and against what it must beat.
+// Compares the planner `levels` with every plan with copies of small chains, and with what it must
+// beat.
 #include <gtest/gtest.h>
 
 #include <algorithm>

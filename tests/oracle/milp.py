@@ -21,7 +21,8 @@ import collections
 import numpy
 from scipy import optimize, sparse
 
-Answer = collections.namedtuple("Answer", "best bound")  # ns: of a plan (None: no plan), of all plans
+# In ns: the time of the best plan, or None if there is none, and a bound on the times of all plans.
+Answer = collections.namedtuple("Answer", "best bound")
 
 
 def runs_once(op):

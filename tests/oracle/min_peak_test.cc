@@ -1,4 +1,4 @@
-// The planner min_peak against all sets of checkpoints, as the simulator costs them: the same
+// Compares the planner min_peak with all sets of checkpoints, as the simulator costs them: the same
 // smallest budget and the same best time at every budget.
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ std::vector<reprise::Run> runs_of(size_t stages, uint32_t kept) {
   return runs;
 }
 
-// The least time of any set, by its exact peak.
+// Returns the least time of any set, by its exact peak.
 std::map<int64_t, int64_t> all_sets(const Chain& chain) {
   const Graph graph = lower(chain);
   const size_t stages = chain.stages.size();

@@ -13,7 +13,7 @@
 namespace reprise::testing {
 namespace {
 
-// One thing that a device does, with the values by name.
+// A Work is one thing that a device does, with the values by name.
 struct Work {
   size_t action = 0;
   int64_t time = 0, workspace = 0;
@@ -116,7 +116,7 @@ class Bookkeeper {
     return split ? &*pipeline_.stages[i].weight_part : nullptr;
   }
 
-  // Whether the input of stage i is made once more by these runs.
+  // Returns whether these runs make the input of stage i once more.
   static bool made_again(size_t i, const std::vector<std::string>& later) {
     return i > 0 && std::ranges::find(later, fmt::format("F{}", i - 1)) != later.end();
   }

@@ -1,6 +1,6 @@
-// A machine that executes a plan of a pipeline: devices, links and a clock that goes from event to
-// event. It reads the chain itself, knows no graph, and counts physical bytes. The oracle for
-// simulate() of check/pipeline.h. Valid plans only; the caller checks `stuck`.
+// This is a machine that executes a plan of a pipeline: devices, links and a clock that goes from
+// event to event. It reads the chain itself, knows no graph, and counts physical bytes. It is the
+// oracle for simulate() of check/pipeline.h. It takes valid plans only; the caller checks `stuck`.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The simulator and the schedules of pipelines against an independent machine and closed forms.
+// Compares the simulator and the schedules of pipelines with an independent machine and closed
+// forms.
 #include "reprise/check/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -119,8 +120,8 @@ TEST(PipelineSchedules, InterleavedPartsDivideTheBubble) {
   }
 }
 
-// Qi et al., Table 2: with F, B and W of equal time the bubble of ZB-H1 is (p - 1)(F + B - W), a
-// third of that of 1F1B, with as much memory.
+// Qi et al., Table 2: if F, B and W take equal time, the bubble of ZB-H1 is (p - 1)(F + B - W).
+// This is a third of the bubble of 1F1B, with as much memory.
 TEST(PipelineSchedules, ZeroBubbleHasAThirdOfTheBubble) {
   for (const int p : {2, 3, 4, 6}) {
     for (const int64_t m : {1 * p, 2 * p, 3 * p, 4 * p + 1}) {
@@ -160,7 +161,8 @@ TEST(PipelineSchedules, InterleavedPartsBeginWithTheForwardsOfTheirPaper) {
   EXPECT_EQ(first, (std::vector<int64_t>{11, 9, 7, 5}));
 }
 
-// Part 0 has a micro-batch in flight for each part, and the others fewer: 10 bytes for each.
+// In 1F1B, part 0 has a micro-batch in flight for each part, and each later part has one fewer.
+// Each micro-batch in flight takes 10 bytes. GPipe has all 8 in flight.
 TEST(PipelineSchedules, HaveTheBytesOfTheirMicroBatches) {
   const Pipeline pipeline = equal_stages(4, 8, Nanos(10), Nanos(20), Nanos(0));
   const PipelineResult gpipe = plan(pipeline, {.planner = "gpipe"});

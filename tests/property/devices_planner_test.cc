@@ -1,5 +1,5 @@
-// The planner `devices` on random graphs and machines: never slower than one device, within budgets
-// and capacities for any durations, with equal answers to equal questions.
+// Tests the planner `devices` on random graphs and machines: never slower than one device, within
+// budgets and capacities for any durations, with equal answers to equal questions.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The planner `graph_levels` on random graphs and machines: never slower than recomputing alone or
-// moving alone, within budgets and capacities for any durations, with bounds that hold.
+// Tests the planner `graph_levels` on random graphs and machines: never slower than recomputing
+// alone or moving alone, within budgets and capacities for any durations, with bounds that hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>

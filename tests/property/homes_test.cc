@@ -1,5 +1,5 @@
-// Values that live in other memories between steps: every account of a plan agrees, plans keep to their
-// budgets for any durations, and what an op changes is at home in the end.
+// Tests values that live in other memories between steps: every account of a plan agrees, plans
+// keep to their budgets for any durations, and what an op changes is at home in the end.
 #include "plan/homes/homes.h"
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST(Homes, FilesKeepThem) {
   }
 }
 
-// Two updates. Each reads a gradient, and state on a disk that it changes.
+// TwoUpdates has two updates. Each reads a gradient, and state on a disk that it changes.
 struct TwoUpdates {
   Graph graph;
   Machine machine = parse_offload("disk=1GB/s");  // a byte a nanosecond

@@ -1,5 +1,5 @@
-// The planner `levels` on random chains and machines: never slower than recomputing alone or moving
-// alone, within capacities, with bounds that hold.
+// Tests the planner `levels` on random chains and machines: never slower than recomputing alone or
+// moving alone, within capacities, with bounds that hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>

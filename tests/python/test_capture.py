@@ -195,7 +195,7 @@ def test_other_circumstances_are_refused_or_captured_again() -> None:
 
 
 def test_modules_are_found_where_a_function_shows_them() -> None:
-    """Another train flag is noticed, however the step comes to its model."""
+    """Another train flag is noticed, by whatever way the step reaches its model."""
     x = torch.randn(256, 64)
 
     class Trainer:

@@ -227,7 +227,7 @@ def accumulates(rank: int) -> None:
     assert_equal(run(step_of(ddp, loss_of), ddp, model), run(step, step, twin))
     assert_equal(list(model.parameters()), list(twin.parameters()))
 
-    # The same in parts of one step, with the optimizer inside.
+    # This is the same in parts of one step, with the optimizer inside.
     model, loss_of, (x, y) = resnet_case(rank)
     twin = copy.deepcopy(model)
     ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)

@@ -1,4 +1,4 @@
-// `offload = "auto"`: values move where that pays, and nowhere else.
+// Tests `offload = "auto"`: values move where that pays, and nowhere else.
 #include <sys/vfs.h>
 
 #include <cstdlib>
@@ -62,7 +62,7 @@ class Environment {
   std::optional<std::string> before_;
 };
 
-// Two values that the backward reads, of which the first may be made again or moved.
+// Returns two values that the backward reads, of which the first may be made again or moved.
 Graph two_values() {
   const auto op = [](const char* id, Phase phase, int64_t time, std::vector<ValueIndex> reads,
                      std::vector<ValueIndex> writes) {

@@ -62,7 +62,7 @@ inline std::vector<Bits> plain_steps(const MovingStep& subject, int count) {
   return results;
 }
 
-// The smallest peak that a search finds with this disk.
+// Returns the smallest peak that a search finds with this disk.
 inline Bytes smallest(const CapturedStep& step, const Machine& machine) {
   const PlanResult none =
       plan(step.graph(), {.budget = step.graph().fixed, .time_limit = kShort, .machine = machine});

@@ -1,5 +1,5 @@
-// A captured step whose values move to a disk: copies may take as long as they like, and every failure
-// of a copy ends the step as if it had not begun.
+// Tests a captured step whose values move to a disk: copies may take as long as they like, and
+// every failure of a copy ends the step as if it had not begun.
 #include <chrono>
 
 #include "capture_offload.h"

@@ -1,5 +1,5 @@
-// Graph mode with a disk behind the device: the bits of plain training, the predicted bytes, and
-// nothing left behind.
+// Tests graph mode with a disk behind the device: the bits of plain training, the predicted bytes,
+// and nothing left behind.
 #include "capture_offload.h"
 
 #include <chrono>

@@ -1,5 +1,6 @@
-// How often capture() runs a step, and what its runs show: literals and operations that change from
-// run to run, writes that no schema declares, and state that passes from one run to the next.
+// Tests how often capture() runs a step, and what its runs show: literals and operations that
+// change from run to run, writes that no schema declares, and state that passes from one run to the
+// next.
 #include <torch/library.h>
 
 #include "fixture.h"
@@ -39,7 +40,8 @@ class CaptureRuns : public RuntimeTest {
  protected:
   using Change = std::function<at::Tensor(const at::Tensor& y)>;
 
-  // A step that calls `change` on what a layer makes of its input, and that counts its calls.
+  // Returns a step that calls `change` on what a layer makes of its input, and that counts its
+  // calls.
   std::function<at::Tensor(const Tensors&)> step(const Change& change) {
     return [this, change](const Tensors& in) {
       ++calls_;

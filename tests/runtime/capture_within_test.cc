@@ -19,7 +19,7 @@ Graph without_times(Graph graph) {
   return graph;
 }
 
-// A step of a subject, whose data stay the same, and what plain training does.
+// A Plain is a step of a subject, whose data stay the same, and what plain training does.
 struct Plain {
   explicit Plain(const MakeSubject& make) : subject((at::manual_seed(1), make())) {
     subject.prepare(0);

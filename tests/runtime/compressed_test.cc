@@ -1,5 +1,5 @@
-// Codecs of captured steps: the forward keeps its bits, each value is within the bound that its codec
-// states, and the backward computes with what was decoded and with nothing else.
+// Tests codecs of captured steps: the forward keeps its bits, each value is within the bound that
+// its codec states, and the backward computes with what was decoded and with nothing else.
 #include <torch/torch.h>
 
 #include <cmath>

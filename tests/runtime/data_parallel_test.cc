@@ -1,5 +1,5 @@
-// A captured step of a process group, from C++: a group of one rank, whose backend sends nothing. The
-// tests of the Python package run two ranks (tests/python/test_data_parallel.py).
+// Tests a captured step of a process group, from C++: a group of one rank, whose backend sends
+// nothing. The tests of the Python package run two ranks (tests/python/test_data_parallel.py).
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -157,7 +157,7 @@ TEST_F(DataParallelTest, AShardedOptimizerGivesTheParametersOfThePlainOne) {
   }
 }
 
-// An optimizer that says nothing of its state.
+// A Silent is an optimizer that says nothing of its state.
 class Silent final : public ParameterOptimizer {
  public:
   explicit Silent(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}

@@ -1,5 +1,5 @@
-// The disk as a memory: bytes come back as they were, in the order of the queue, and failures are
-// told with the file, the call and what to do.
+// Tests the disk as a memory: bytes come back as they were, in the order of the queue, and failures
+// are told with the file, the call and what to do.
 #include "runtime/transfer/disk.h"
 
 #include <fcntl.h>
@@ -196,7 +196,7 @@ TEST_F(DiskTest, AKilledProcessLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
-// A file system without files that have no name.
+// An OldFileSystem is a file system without files that have no name.
 class OldFileSystem final : public internal::transfer::FileCalls {
  public:
   OldFileSystem(bool direct, bool unlinks) : direct_(direct), unlinks_(unlinks), scope_(*this) {}

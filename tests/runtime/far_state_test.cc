@@ -1,5 +1,5 @@
-// The optimizer's state on a disk: the bits of a step that keeps it in memory, the predicted bytes, and
-// state that is whole after failures.
+// Tests the optimizer's state on a disk: the bits of a step that keeps it in memory, the predicted
+// bytes, and state that is whole after failures.
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -31,7 +31,7 @@ OptimizerPtr momentum(std::vector<at::Tensor> parameters) {
   return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions(1e-2).momentum(0.9));
 }
 
-// A network with its optimizer, and a captured step of both.
+// A Trained is a network with its optimizer, and a captured step of both.
 struct Trained {
   explicit Trained(const MakeOptimizer& make, int layers = 6) {
     at::manual_seed(5);
@@ -56,7 +56,7 @@ struct Trained {
         {.measure = quick(), .alternatives = none(), .optimizer = per_parameter(*optimizer)});
   }
 
-  // The parameters and the optimizer's state, which must be in memory.
+  // Returns the parameters and the optimizer's state, which must be in memory.
   Bits bits() const {
     Bits all;
     put_bits(all, "parameter", net->parameters());

@@ -1,4 +1,5 @@
-// Few-bit backward: tables against an exhaustive search, gradients against their formula, bytes that are kept.
+// Tests few-bit backward: tables against an exhaustive search, gradients against their formula,
+// bytes that are kept.
 #include "reprise/runtime/nn/few_bit.h"
 
 #include <ATen/ATen.h>
@@ -26,7 +27,7 @@ StepTensors tensors_of(const StepTable& table, int bits) {
   return {at::tensor(table.boundaries, at::kDouble), at::tensor(table.levels, at::kDouble), bits};
 }
 
-// The squared error of the best levels between given boundaries, by a fine sum.
+// Returns the squared error of the best levels between given boundaries, by a fine sum.
 double error_of(const std::function<double(double)>& f, double low, double width,
                 const std::vector<int>& ends) {
   constexpr int kPoints = 400;
@@ -44,7 +45,7 @@ double error_of(const std::function<double(double)>& f, double low, double width
   return total;
 }
 
-// The least error over all choices of boundaries.
+// Returns the least error over all choices of boundaries.
 double exhaustive(const std::function<double(double)>& f, double low, double width, int cells,
                   int steps, std::vector<int>& ends) {
   if (static_cast<int>(ends.size()) == steps) {

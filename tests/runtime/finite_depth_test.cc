@@ -1,4 +1,4 @@
-// Machines of finite depth against concatenations, in float64.
+// Compares machines of finite depth with concatenations, in float64.
 #include "reprise/runtime/nn/finite_depth.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,5 @@
-// Sums of fixed-point numbers: against a formula of long doubles, undone to the bit, and out of range.
+// Tests sums of fixed-point numbers: against a formula of long doubles, undone to the bit, and out
+// of range.
 #include "runtime/nn/fixed_point.h"
 
 #include <ATen/ATen.h>

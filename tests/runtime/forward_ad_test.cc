@@ -1,4 +1,5 @@
-// Functions in tiles: bits or bounds of results and gradients, bytes that are kept, and refusals.
+// Tests functions in tiles: bits or bounds of results and gradients, bytes that are kept, and
+// refusals.
 #include "reprise/runtime/nn/forward_ad.h"
 
 #include <ATen/ATen.h>
@@ -46,7 +47,8 @@ double error(const at::Tensor& a, const at::Tensor& b) {
   return ((x - y).abs().max() / x.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-// A random chain of element-wise operations. All stay within a few powers of ten.
+// A RandomChain is a random chain of element-wise operations. All results stay within a few powers
+// of ten.
 class RandomChain {
  public:
   explicit RandomChain(uint64_t seed) : draw_(seed) {

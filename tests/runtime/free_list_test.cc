@@ -1,4 +1,4 @@
-// FreeList: ranges that are handed out never overlap, and what comes back is one range again.
+// Tests FreeList: ranges that are handed out never overlap, and what comes back is one range again.
 #include "runtime/arena/free_list.h"
 
 #include <gtest/gtest.h>

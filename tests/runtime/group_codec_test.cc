@@ -1,4 +1,5 @@
-// The group-wise codec: its bound, its mean, the same by operations, and numbers that are not finite.
+// Tests the group-wise codec: its bound, its mean, the same by operations, and numbers that are not
+// finite.
 #include "runtime/nn/group_codec.h"
 
 #include <ATen/ATen.h>
@@ -47,7 +48,7 @@ TEST(GroupCodec, ErrorsAreWithinTheBoundOfEachGroup) {
                 some.abs().max().item<double>() * (type == at::kBFloat16 ? 0x1p-8 : 0x1p-10);
             EXPECT_LE(largest_difference(some, back.slice(0, first, first + group)), bound + unit);
           }
-          // The same by operations.
+          // Operations of PyTorch do the same.
           Encoded other = encoded;
           internal::nn::encode_by_operations(x, other);
           EXPECT_TRUE(at::equal(other.least, encoded.least));

@@ -14,7 +14,7 @@ namespace nn = torch::nn;
 
 constexpr int kCalls = 20;
 
-// A model with buffers and random numbers.
+// A Net is a model with buffers and random numbers.
 struct NetImpl : nn::Module {
   NetImpl()
       : in(register_module("in", nn::Linear(16, 16))),

@@ -1,4 +1,5 @@
-// Programs that change something between two calls of a captured step, or in the function itself.
+// These are programs that change something between two calls of a captured step, or in the function
+// itself.
 #pragma once
 
 #include <ATen/Context.h>

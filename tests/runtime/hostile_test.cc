@@ -1,6 +1,6 @@
-// Hostile programs: each changes something between two calls of a captured step. The captured step is
-// right over all calls, or it refuses a call with the reason and changes nothing. None is silently
-// wrong. tests/python/test_hostile.py has those of Python.
+// Tests hostile programs: each changes something between two calls of a captured step. The captured
+// step is right over all calls, or it refuses a call with the reason and changes nothing. None is
+// silently wrong. tests/python/test_hostile.py has those of Python.
 #include "hostile_programs.h"
 #include "reprise/runtime/miss.h"
 
@@ -47,7 +47,7 @@ class Life {
     return bits_now(stages(), in, loss);
   }
 
-  // The optimizer's step, and no gradients behind it.
+  // Does the optimizer's step, and leaves no gradients behind it.
   void update() {
     const at::NoGradGuard no_grad;
     for (at::Tensor& parameter : world.net->parameters()) {

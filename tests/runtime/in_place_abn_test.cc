@@ -1,4 +1,5 @@
-// InPlace-ABN: results to the bit, gradients against float64 and plain training, the guard, what is kept.
+// Tests InPlace-ABN: results to the bit, gradients against float64 and plain training, the guard,
+// what is kept.
 #include "reprise/runtime/nn/in_place_abn.h"
 
 #include <fmt/format.h>

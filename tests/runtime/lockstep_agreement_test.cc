@@ -1,5 +1,5 @@
-// Functions that are compared with their recordings, without a replay: a function that says what was
-// recorded is never found to differ, whatever operations it calls.
+// Tests functions that are compared with their recordings, without a replay: a function that says
+// what was recorded is never found to differ, whatever operations it calls.
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <functional>

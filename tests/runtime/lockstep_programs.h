@@ -1,4 +1,5 @@
-// The steps of the lockstep tests: a function of a block and of numbers that a test changes.
+// These are the steps of the lockstep tests: a function of a block and of numbers that a test
+// changes.
 #pragma once
 
 #include <functional>
@@ -66,7 +67,7 @@ class LockstepTest : public RuntimeTest {
     return CapturedStep(step_of(body), {x_}, options);
   }
   // Captures a step, runs it `runs` times, lets `change` change the program, and runs it until
-  // lockstep finds that. Returns the message. Nothing but the runs that were right has an effect.
+  // lockstep finds the change. Returns the message. A run that is refused has no effect.
   template <class Body>
   std::string found(Body body, const std::function<void(Program&)>& change, int runs = 6) {
     CapturedStep step = captured(body);

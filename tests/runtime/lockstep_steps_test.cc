@@ -1,4 +1,5 @@
-// Lockstep beside steps of many kinds, in which nothing changes: it finds nothing and leaves no trace.
+// Tests lockstep beside steps of many kinds, in which nothing changes: it finds nothing and leaves
+// no trace.
 #include <ATen/autocast_mode.h>
 #include <torch/optim/sgd.h>
 

@@ -1,6 +1,6 @@
-// Lockstep: the function of a captured step runs beside its recording and is compared with it. A
-// function that still says the same is never refused, and leaves no trace. One that says something
-// else is found, with what differs, and the run changes nothing.
+// Tests lockstep: the function of a captured step runs beside its recording and is compared with
+// it. A function that still says the same is never refused, and leaves no trace. One that says
+// something else is found, with what differs, and the run changes nothing.
 
 #include "runtime/lockstep/lockstep.h"
 

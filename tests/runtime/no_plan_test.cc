@@ -1,5 +1,5 @@
-// When no plan fits, the message says how much of the smallest peak gradients are that wait for the
-// optimizer, with the real figure.
+// If no plan fits, the message says how large a share of the smallest peak is held by gradients
+// that wait for the optimizer. The tests compare this share with the real one.
 #include "runtime/graph/no_plan.h"
 
 #include <torch/optim/sgd.h>

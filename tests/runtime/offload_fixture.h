@@ -1,4 +1,5 @@
-// The folder that tests of a disk behind the device share, and the disks that they plan for.
+// This is the folder that tests of a disk behind the device share, and the disks that they plan
+// for.
 #pragma once
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Chain mode with a disk behind the device: the bits of plain training, the predicted bytes, nothing
-// left behind, and every failure of a copy ends the step as if it had not begun.
+// Tests chain mode with a disk behind the device: the bits of plain training, the predicted bytes,
+// nothing left behind, and every failure of a copy ends the step as if it had not begun.
 #include "reprise/runtime/offload.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// OliVe's codec: what each code stands for, the nearest numbers, pairs, odd lengths, special numbers,
-// and the same by operations.
+// Tests OliVe's codec: what each code stands for, the nearest numbers, pairs, odd lengths, special
+// numbers, and the same by operations.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-// The magnitudes of the paper's E2M1 with bias 2, written out.
+// These are the magnitudes of the paper's E2M1 with bias 2, written out.
 TEST(OliveNumbers, FourBitsAreThoseOfThePaper) {
   const std::vector<int> outliers{0, 12, 16, 24, 32, 48, 64, 96};
   for (int code = 1; code < 8; ++code) {
@@ -109,7 +109,7 @@ TEST(OliveNumbers, PairsOfAllCodes) {
   }
 }
 
-// The squared error with a step, by the formulas and without the codec's loops.
+// Returns the squared error with a step, by the formulas and without the codec's loops.
 double error_by_hand(const std::vector<double>& x, const OliveNumbers& numbers, double step) {
   double sum = 0;
   for (size_t i = 0; i < x.size(); i += 2) {
@@ -146,7 +146,7 @@ TEST(OliveCodec, ErrorsAreThoseOfTheFormula) {
                                          some.data_ptr<double>() + some.numel());
           const double most = some.abs().max().item<double>();
           const double taken = (some - near).square().sum().item<double>();
-          // The best of all candidates, up to the rounding of the type.
+          // The codec chose the best of all candidates, up to the rounding of the type.
           for (int k = 0; k < internal::codec::kOliveCandidates; ++k) {
             const double step = most / internal::codec::olive_steps(numbers, k);
             if ((some.abs() > step * numbers.threshold()).sum().item<int64_t>() > 256 / 16) break;
@@ -156,7 +156,7 @@ TEST(OliveCodec, ErrorsAreThoseOfTheFormula) {
           EXPECT_LE((some - near).abs().index({some.abs() == most}).max().item<double>(),
                     most / 4.9);
         }
-        // The same by operations, up to ties of rounding.
+        // Operations of PyTorch do the same, up to ties of rounding.
         Encoded other = encoded;
         internal::nn::encode_by_operations(x, other);
         EXPECT_LE(largest_difference(other.step, encoded.step),

@@ -48,7 +48,8 @@ class Gate {
   std::atomic<int> searching_ = 0, searches_ = 0, most_ = 0;
 };
 
-// A network whose steps all do the same, and one that applies its layers in another order.
+// BackgroundTest has a network whose steps all do the same, and one that applies its layers in
+// another order.
 class BackgroundTest : public OnlineTest {
  protected:
   struct Net : nn::Module {
@@ -249,7 +250,7 @@ TEST_F(BackgroundTest, WhatASearchThrowsIsAReasonInTheReport) {
   }
 }
 
-// A search that ends only when it is told to.
+// Returns a search that ends only when it is told to.
 PlanFunction endless(std::promise<void>& begun, std::atomic<int>& ended) {
   return [&](const Trace&, const StepPlanOptions& options, std::string& why_not) {
     begun.set_value();
@@ -276,7 +277,7 @@ TEST_F(BackgroundTest, TheDestructorEndsASearch) {
     }
     EXPECT_EQ(ended, 1);
   }
-  // The same with a search of online mode itself.
+  // The same holds with a search of online mode itself.
   OnlineOptions patient = options();
   patient.time_limit = kAnHour;
   for (int n = 0; n < 3; ++n) {

@@ -1,4 +1,5 @@
-// Training steps that online mode is for: branches and sizes that depend on data, and ordinary ones.
+// These are training steps that online mode is for: branches and sizes that depend on data, and
+// ordinary ones.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,7 +16,7 @@ namespace reprise::runtime::testing {
 
 namespace nn = torch::nn;
 
-// A model, and its loss at a step. Data are made before the step.
+// A Subject is a model, and its loss at a step. Data are made before the step.
 struct Subject {
   std::string name;
   std::shared_ptr<nn::Module> module;

@@ -284,7 +284,7 @@ TEST_F(OnlineTest, MemoryOfSparseTensorsStays) {
   });
 }
 
-// A function whose backward reads a saved tensor by operations.
+// A Square is a function whose backward reads a saved tensor by operations.
 struct Square : torch::autograd::Function<Square> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
     context->save_for_backward({x});
@@ -337,8 +337,7 @@ TEST_F(OnlineTest, ARequestThatCannotFitSaysWhatIsHeld) {
   EXPECT_THROW(with_room(-1, [] {}), BudgetError);
 }
 
-// The kernel finds its operand missing, and the caller hears why.
-// The sum of three rows. While it is made, the rows are there, too.
+// Returns the sum of three rows. While it is made, the rows are there, too.
 at::Tensor sum_of_rows(const at::Tensor& row) {
   return at::cat({row, row, row}).view({3, kMany}).sum(0);
 }
@@ -357,7 +356,7 @@ TEST_F(OnlineTest, OperandsGiveWayToEachOther) {
   EXPECT_EQ(report.reruns, 4);  // `a` twice, the rows, and their sum
 }
 
-// The same at the end of the step, where all that is held has to be there.
+// At the end of the step, all that is held has to be there. One held value has to go once more.
 TEST_F(OnlineTest, WhatIsHeldGivesWayToEachOther) {
   const at::Tensor ones = at::ones({kMany});
   at::Tensor a, b;
@@ -382,6 +381,7 @@ TEST_F(OnlineTest, OperandsThatCannotBeThereAtOnceAreABudgetError) {
   EXPECT_EQ(live(), level);
 }
 
+// The kernel finds its operand missing, and the caller hears why.
 TEST_F(OnlineTest, AnOperandThatCannotBeMadeAgainIsABudgetError) {
   const at::Tensor ones = at::ones({kMany});
   at::Tensor left;
@@ -394,7 +394,7 @@ TEST_F(OnlineTest, AnOperandThatCannotBeMadeAgainIsABudgetError) {
                            left.add(1);
                          }),
                BudgetError);
-  // It is gone for good, and that is an exception, too.
+  // The operand is gone for good. To read it is an exception, too.
   EXPECT_THROW(left.add(1), c10::Error);
 }
 

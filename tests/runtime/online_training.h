@@ -1,4 +1,5 @@
-// A training that the tests of online mode run plainly and online, and the bits that it may change.
+// This is a training that the tests of online mode run plainly and online, and the bits that it may
+// change.
 #pragma once
 
 #include <torch/optim/sgd.h>
@@ -12,7 +13,7 @@ namespace reprise::runtime::testing {
 
 inline int64_t peak() { return memory_count(c10::kCPU).peak; }
 
-// All that a step may change, as bytes in host memory.
+// Returns all that a step may change, as bytes in host memory.
 inline Bits bits_of(const Subject& subject, const at::Tensor& loss) {
   Bits bits;
   put_bits(bits, "loss", loss);

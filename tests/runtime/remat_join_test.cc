@@ -1,5 +1,5 @@
-// Branches that meet in one loss: the same bits as plain training and the predicted bytes, at every
-// budget.
+// Tests branches that meet in one loss: the same bits as plain training and the predicted bytes, at
+// every budget.
 #include "reprise/runtime/remat_join.h"
 
 #include <ATen/ops/cat.h>
@@ -24,7 +24,7 @@ using testing::layer;
 using testing::quick;
 using testing::StepState;
 
-// A model of branches, and what the tests compare of it.
+// A Case is a model of branches, and what the tests compare of it.
 struct Case {
   std::vector<StageBranch> branches;
   std::vector<Tensors> inputs;

@@ -1,4 +1,4 @@
-// Reversible networks: what is refused, and what the error says.
+// Tests reversible networks: what is refused, and what the error says.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
-// Reversible networks: bits against the same network run plainly, memory that does not depend on depth,
-// random state, buffers and ranges.
+// Tests reversible networks: bits against the same network run plainly, memory that does not depend
+// on depth, random state, buffers and ranges.
 #include "reprise/runtime/nn/reversible.h"
 
 #include <ATen/autocast_mode.h>

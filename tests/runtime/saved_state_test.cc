@@ -1,5 +1,5 @@
-// Saved states: training goes on with the bits of a run that was never interrupted, and a state that
-// does not fit changes nothing.
+// Tests saved states: training goes on with the bits of a run that was never interrupted, and a
+// state that does not fit changes nothing.
 #include "reprise/runtime/saved_state.h"
 
 #include <torch/nn/modules.h>
@@ -28,7 +28,7 @@ namespace optim = torch::optim;
 using MakeOptimizer =
     std::function<std::unique_ptr<optim::Optimizer>(const std::vector<at::Tensor>&)>;
 
-// A network with buffers and random numbers.
+// Returns a network with buffers and random numbers.
 torch::nn::Sequential network(int64_t width = 12) {
   namespace nn = torch::nn;
   nn::Sequential net;

@@ -1,5 +1,5 @@
-// Derivatives of the decomposition against central differences, with equal and with zero singular
-// values, in all sizes of numbers.
+// Compares derivatives of the decomposition with central differences, with equal and with zero
+// singular values, in all sizes of numbers.
 #include "reprise/runtime/nn/svd.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +28,7 @@ at::Tensor with_values(int64_t rows, int64_t columns, const std::vector<double>&
 
 at::Tensor most(const at::Tensor& x) { return x.narrow(-1, 0, 3); }
 
-// The nearest matrix of rank 3, weighted. The choice of the vectors of equal values does not
+// Weights the nearest matrix of rank 3. The choice of the vectors of equal values does not
 // matter.
 at::Tensor weighted(const Svd& d, const at::Tensor& weights) {
   return (weights * (most(d.u) * most(d.s)).mm(most(d.v).t())).sum();
@@ -38,7 +38,7 @@ at::Tensor weighted(const SvdHalves& d, const at::Tensor& weights) {
   return (weights * d.left.mm(d.right.t())).sum();
 }
 
-// The tangent of weighted().
+// Returns the tangent of weighted().
 at::Tensor along(const Svd& d, const Svd& tangent, const at::Tensor& weights) {
   return (weights * ((most(tangent.u) * most(d.s)).mm(most(d.v).t()) +
                      (most(d.u) * most(tangent.s)).mm(most(d.v).t()) +

@@ -42,7 +42,7 @@ const std::vector<Written>& written_out() {
   return all;
 }
 
-// Two linear layers with a written-out activation between them.
+// A Block is two linear layers with a written-out activation between them.
 struct Block : nn::Module {
   Block(int64_t width, int64_t inner)
       : first(register_module("first", nn::Linear(width, inner))),
@@ -68,7 +68,8 @@ class ThreadsScope {
   const int before_;
 };
 
-// A chain of random operations on tensors of one shape. The same seed makes the same chain.
+// A Chain is a chain of random operations on tensors of one shape. The same seed makes the same
+// chain.
 struct Chain {
   uint64_t seed;
   int64_t length;
@@ -239,7 +240,7 @@ TEST_F(Tiles, TailsOfEveryLength) {
   EXPECT_GT(coverage.uses["tiles of float32"], 65U);
 }
 
-// The bytes that ops of the realization write in the forward and read in the backward.
+// Returns the bytes that ops of the realization write in the forward and read in the backward.
 int64_t crossing_bytes(const Graph& graph, const Realization& realization) {
   std::set<ValueIndex> made, crossing;
   for (const OpIndex op : realization.ops) {
@@ -327,7 +328,7 @@ TEST_F(Tiles, DerivativesOfWrittenOutActivations) {
   }
 }
 
-// Two operands: two partial derivatives.
+// Two operands have two partial derivatives.
 TEST_F(Tiles, DerivativesOfTwoOperands) {
   auto gate = std::make_shared<Block>(32, 256), up = std::make_shared<Block>(32, 256);
   auto both = std::make_shared<nn::Module>();

@@ -12,7 +12,7 @@
 namespace reprise::runtime::testing {
 namespace {
 
-// A perceptron with dropout, and a step that may look at numbers.
+// A StepSubject is a perceptron with dropout, and a step that may look at numbers.
 struct StepSubject {
   explicit StepSubject(double reads = 0) : reads_(reads) {
     at::manual_seed(3);

@@ -1,4 +1,4 @@
-// XConv: exact with a complete set of probes, right in the mean with signs, exact elsewhere.
+// Tests XConv: exact with a complete set of probes, right in the mean with signs, exact elsewhere.
 #include "runtime/nn/xconv.h"
 
 #include <ATen/ATen.h>

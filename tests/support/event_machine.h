@@ -1,8 +1,9 @@
-// An event-driven machine that executes plans with copies: devices and channels that act when what
-// they wait for has happened. It holds physical bytes: a copy takes its bytes where it goes when it
-// starts, and a free gives bytes back when its memory gets there. Times are those of the problem or
-// random ones. The oracle for the max/plus time of simulate() and verify(), and for their promise
-// that bytes never exceed what the order of the actions says. Valid plans only.
+// This is an event-driven machine that executes plans with copies: devices and channels that act
+// when what they wait for has happened. It holds physical bytes: a copy takes its bytes where it
+// goes when it starts, and a free gives bytes back when its memory gets there. Times are those of
+// the problem or random ones. It is the oracle for the max/plus time of simulate() and verify(),
+// and for their promise that bytes never exceed what the order of the actions says. It takes valid
+// plans only.
 #pragma once
 
 #include <cstdint>

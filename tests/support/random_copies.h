@@ -1,4 +1,4 @@
-// Random machines, and plans with copies at random places.
+// Makes random machines, and plans with copies at random places.
 #pragma once
 
 #include <cstdint>

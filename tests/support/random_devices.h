@@ -1,5 +1,5 @@
-// Random machines with several devices, graphs whose ops run on any of them, and plans that use
-// them.
+// Makes random machines with several devices, graphs whose ops run on any of them, and plans that
+// use them.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Graphs whose values live in other memories between steps.
+// These are graphs whose values live in other memories between steps.
 #pragma once
 
 #include <random>

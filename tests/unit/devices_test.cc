@@ -1,4 +1,4 @@
-// Several devices by hand: files of graphs, times, bytes, and every fault.
+// Tests several devices by hand: files of graphs, times, bytes, and every fault.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,7 +15,8 @@
 namespace reprise {
 namespace {
 
-// Two branches of one input that meet: 40 ns each on the first device, 30 ns on the second one.
+// Returns two branches of one input that meet: 40 ns each on the first device, 30 ns on the second
+// one.
 Graph branches() {
   return parse_graph(R"({"format": "reprise.graph", "version": 3, "name": "branches",
     "values": [{"id": "in", "bytes": 4, "kind": "input"}, {"id": "a", "bytes": 10},

@@ -1,4 +1,4 @@
-// Flows of plans with copies on graphs that are written by hand.
+// Tests flows of plans with copies on graphs that are written by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>

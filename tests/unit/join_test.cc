@@ -1,4 +1,4 @@
-// Joins: their file, their graph, their mistakes.
+// Tests joins: their file, their graph, their mistakes.
 #include "reprise/model/join.h"
 
 #include <gtest/gtest.h>

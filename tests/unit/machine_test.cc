@@ -1,5 +1,5 @@
-// Machines: the short form, times of copies, files with located errors; and plans with copies as
-// files.
+// Tests machines: the short form, times of copies, files with located errors; and plans with copies
+// as files.
 #include "reprise/model/machine.h"
 
 #include <gtest/gtest.h>

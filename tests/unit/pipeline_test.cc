@@ -1,4 +1,4 @@
-// The model of pipelines: what is valid, what a device's program is, and what verify() finds.
+// Tests the model of pipelines: what is valid, what a device's program is, and what verify() finds.
 #include "reprise/check/pipeline.h"
 
 #include <gtest/gtest.h>

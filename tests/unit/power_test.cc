@@ -1,5 +1,5 @@
-// Powers: the short form, files with located errors, what ops draw, and the energy of a plan by
-// hand.
+// Tests powers: the short form, files with located errors, what ops draw, and the energy of a plan
+// by hand.
 #include "reprise/model/power.h"
 
 #include <gtest/gtest.h>

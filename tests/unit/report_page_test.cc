@@ -241,7 +241,7 @@ TEST(ChromeTrace, HasPlannedAndMeasuredTracksToTheNanosecond) {
   EXPECT_EQ(peak, input.plan.peak.count());
 }
 
-// A plan that moves values, on a machine with one memory more.
+// Returns a plan that moves values, on a machine with one memory more.
 ReportInput moving_input(const std::string& memory = "host") {
   const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
   PlanOptions options{.budget = "40%"};

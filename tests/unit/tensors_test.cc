@@ -1,4 +1,4 @@
-// Files of tensors: what is written is read, the format is that of safetensors, and damage is
+// Tests files of tensors: what is written is read, the format is that of safetensors, and damage is
 // noticed wherever it is.
 #include "reprise/io/tensors.h"
 

@@ -26,7 +26,7 @@ struct EnergyUse {
 EnergyUse energy_of(const Graph& graph, const std::vector<Action>& actions, const Power& power,
                     const Machine& machine = {});
 
-// The energy of plain training.
+// Returns the energy of plain training.
 EnergyUse baseline_energy(const Graph& graph, const Power& power);
 
 }  // namespace reprise

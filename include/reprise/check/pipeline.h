@@ -31,7 +31,7 @@ struct PipelineStep {
   bool operator==(const PipelineStep&) const = default;
 };
 
-// A message on its link.
+// A MessageTransfer is a message on its link.
 struct MessageTransfer {
   int32_t part = 0;  // the part that sends
   int32_t micro_batch = 0;

@@ -90,7 +90,8 @@ struct Timeline {
 Timeline simulate(const Graph& graph, const std::vector<Action>& actions,
                   const Machine& machine = {});
 Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine = {});
-// The same for a caller that asks often: nothing is looked up or validated. Both must be valid.
+// Does the same for a caller that asks often: nothing is looked up or validated. Both must be
+// valid.
 Timeline simulate(const Graph& graph, const std::vector<BoundAction>& actions,
                   const Machine& machine);
 

@@ -1,5 +1,6 @@
-// Files of named tensors in the format safetensors, which many tools read: eight bytes with the
-// length of a header, the header as JSON, and the bytes of all tensors, one after the other.
+// This header reads and writes files of named tensors in the format safetensors, which many tools
+// read: eight bytes with the length of a header, the header as JSON, and the bytes of all tensors,
+// one after the other.
 //
 // Files that are written here also have checksums, so that damage is noticed. They stand in the
 // metadata under the key "crc32c": that of the header first, then that of each tensor in its order.

@@ -22,14 +22,16 @@
 
 namespace reprise {
 
-// The part of a stage's backward that computes weight gradients and nothing else. It may run later
-// than the rest, because no other stage waits for it (Qi et al., "Zero bubble pipeline parallelism",
-// ICLR 2024; the exact part of Unnikrishnan and Parhi, "LayerPipe", ICCAD 2021).
+// A WeightPart is the part of a stage's backward that computes weight gradients and nothing else.
+// It may run later than the rest, because no other stage waits for it (Qi et al., "Zero bubble
+// pipeline parallelism", ICLR 2024; the exact part of Unnikrishnan and Parhi, "LayerPipe", ICCAD
+// 2021).
 struct WeightPart {
   Cost cost;   // its time is in the times of the stage's backwards, too
   Bytes kept;  // what it reads: the bytes that stay from the rest of the backward until it runs
   bool consumes = false;  // gives the kept bytes back while it runs
-  // Reads the input of the stage, too, which then stays until it runs: for options that read it.
+  // If true, the weight part reads the input of the stage, too, in options that read it. The input
+  // then stays until the weight part has run.
   bool reads_input = false;
   // The cost of the rest of the backward when the weight part runs apart. Without this cost, the rest
   // takes the time that the weight part leaves of the backward, and the backward's workspace.
@@ -84,7 +86,7 @@ struct Pipeline {
 
 inline constexpr size_t kMostDevices = 4096;
 inline constexpr int64_t kMostMicroBatches = 65'536;
-// The most stages times micro-batches of a pipeline, so that a plan can be written out.
+// The largest product of stages and micro-batches, so that a plan can be written out.
 inline constexpr int64_t kMostStageRuns = 4'000'000;
 
 // Throws InputError, with a JSON pointer, unless the chain is well formed, there is an entry of
@@ -130,8 +132,8 @@ enum class PipelineActionKind {
 
 enum class MessageKind { kActivation, kGradient };
 
-// An action of a device. Sends, receives and waits name the part that sends or receives: part 0
-// sends activations to part 1, and part 1 sends gradients to part 0.
+// A PipelineAction is an action of a device. Sends, receives and waits name the part that sends or
+// receives: part 0 sends activations to part 1, and part 1 sends gradients to part 0.
 struct PipelineAction {
   PipelineActionKind kind = PipelineActionKind::kForward;
   int32_t part = 0;
@@ -143,8 +145,8 @@ struct PipelineAction {
 
 bool is_compute(PipelineActionKind kind);
 
-// A run of a stage, named as in the graph of the chain: "F3" with "fast" or an option, "loss" with
-// "default", "B3" with an option.
+// A PartRun is a run of a stage, named as in the graph of the chain: "F3" with "fast" or an option,
+// "loss" with "default", "B3" with an option.
 struct PartRun {
   std::string op;
   std::string variant;
@@ -152,8 +154,9 @@ struct PartRun {
   bool operator==(const PartRun&) const = default;
 };
 
-// How a micro-batch runs through a part: what its forward runs, and what its backward runs, with
-// all that is computed again. Values are freed after their last use, as with_frees() does it.
+// A PartPlan says how a micro-batch runs through a part: what its forward runs, and what its
+// backward runs, with all that is computed again. Values are freed after their last use, as
+// with_frees() does it.
 struct PartPlan {
   std::vector<PartRun> forward;
   std::vector<PartRun> backward;

@@ -18,7 +18,7 @@ namespace reprise {
 
 using Picojoules = Quantity<struct PicojoulesUnit>;
 
-// The dynamic power of one op, or of one of its variants.
+// An OpPower is the dynamic power of one op, or of one of its variants.
 struct OpPower {
   std::string op;            // the id in the graph; in that of a chain "F0", "loss" or "B0"
   std::string variant = {};  // empty: every variant that has no row of its own

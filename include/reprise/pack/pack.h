@@ -48,8 +48,8 @@ struct PackOptions {
   // The limit on the effort beyond the first heuristics, in elementary steps of some ten
   // nanoseconds each. 0 stands for no such effort.
   int64_t steps = 200'000'000;
-  // A cap on the time, for slow machines. Results may differ from run to run if this cap ends the
-  // search.
+  // This cap on the time is for slow machines. Results may differ from run to run if the cap ends
+  // the search.
   Nanos time_limit = Nanos(10'000'000'000);
 
   bool operator==(const PackOptions&) const = default;

@@ -22,7 +22,7 @@
 
 namespace reprise {
 
-// A part of the arena.
+// An Extent is a part of the arena.
 struct Extent {
   Bytes offset, bytes;
 
@@ -37,9 +37,9 @@ struct PageOptions {
 };
 
 struct PagedPacking {
-  // One list per block, in the order of its bytes. A single extent has any aligned offset. Several
-  // extents begin at pages, and all but the last end at pages. The extent is {0, 0} for blocks that
-  // have no bytes or are never live.
+  // Each block has a list, in the order of its bytes. A single extent has any aligned offset.
+  // Several extents begin at pages, and all but the last end at pages. The extent is {0, 0} for
+  // blocks that have no bytes or are never live.
   std::vector<std::vector<Extent>> extents;
   Bytes height;      // the largest end of an extent
   Bytes live_bytes;  // as in Packing

@@ -18,7 +18,7 @@
 namespace reprise {
 
 struct EnergyPlan {
-  // The plan. Its claims, its bound and its termination are about time, as everywhere.
+  // The claims, the bound and the termination of this plan are about time, as everywhere.
   PlanResult result;
   // The fields below are filled in if there is a plan.
   EnergyUse use;

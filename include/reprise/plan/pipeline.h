@@ -20,8 +20,8 @@ struct PipelineOptions {
   // largest peak of the plain pipeline.
   Budget budget = {};
   std::string planner{};  // empty: "pipeline"
-  // The first stage of each part but the first one. If the list is empty, the planner chooses.
-  // Planners that do not search then take parts whose slowest one is as fast as possible.
+  // These are the first stages of all parts but the first one. If the list is empty, the planner
+  // chooses. Planners that do not search then take parts whose slowest one is as fast as possible.
   std::vector<int64_t> cuts = {};
   int64_t parts_per_device = 2;           // of planners with several parts on a device
   Nanos time_limit{10'000'000'000};       // limit on the search
@@ -56,15 +56,16 @@ Baseline baseline(const Pipeline& pipeline);
 // answer. Throws InternalError if the answer fails verification.
 PipelineResult plan(const Pipeline& pipeline, const PipelineOptions& options = {});
 
-// The problem that a planner of pipelines gets. The pipeline is valid, and its inadmissible options
-// are removed.
+// A PipelineProblem is the problem that a planner of pipelines gets. The pipeline is valid, and its
+// inadmissible options are removed.
 struct PipelineProblem {
   const Pipeline& pipeline;
   const std::vector<Bytes>& budgets;  // by device
   const PipelineOptions& options;
 };
 
-// The answer of a planner of pipelines. plan() fills in the claims and verifies them.
+// A PipelineAnswer is what a planner of pipelines returns. plan() fills in the claims and verifies
+// them.
 struct PipelineAnswer {
   Termination termination = Termination::kTimeLimit;  // kFeasible with a plan
   std::vector<PipelinePart> parts;

@@ -16,7 +16,8 @@
 
 namespace reprise {
 
-// The problem of a chain planner. The chain is valid, and its inadmissible options are removed.
+// A ChainProblem is what a chain planner is asked. The chain is valid, and its inadmissible options
+// are removed.
 struct ChainProblem {
   const Chain& chain;
   const Graph& graph;  // lower(chain)
@@ -35,7 +36,8 @@ struct GraphProblem {
   Bytes goal() const { return budget - std::min(budget, options.reserve); }
 };
 
-// The problem of a planner of joins. The join is valid, and its inadmissible options are removed.
+// A JoinProblem is what a planner of joins is asked. The join is valid, and its inadmissible
+// options are removed.
 struct JoinProblem {
   const Join& join;
   const Graph& graph;  // lower(join)
@@ -44,9 +46,9 @@ struct JoinProblem {
   PlanOptions options;
 };
 
-// The answer of a planner. The positions of its runs are those of the problem's graph; the planner
-// of a join chooses the order of the backwards. plan() adds the frees, simulates, verifies and fills
-// in the rest.
+// An Answer is what a planner returns. The positions of its runs are those of the problem's graph;
+// the planner of a join chooses the order of the backwards. plan() adds the frees, simulates,
+// verifies and fills in the rest.
 struct Answer {
   Termination termination = Termination::kTimeLimit;
   std::vector<Run> runs;  // with kOptimal and kFeasible
@@ -59,7 +61,7 @@ struct Answer {
   std::string schedule_class;  // empty: the class of the planner
 };
 
-// The curve of a planner, as its answer.
+// A Curve is what a planner returns for all budgets at once.
 struct Curve {
   std::vector<FrontierPoint> points;  // budgets ascending, times strictly descending
   std::string schedule_class = {};    // empty: the class of the planner

@@ -23,7 +23,7 @@ struct EnergyReport {
 EnergyReport energy_report(const EnergyPlan& plan);
 
 std::string energy_text(const EnergyReport& energy, const TextOptions& options = {});
-// The plans of energy_curve() in a table, and as JSON.
+// These functions show the plans of energy_curve() in a table, and as JSON.
 std::string energy_curve_text(const std::vector<EnergyPoint>& points, const EnergyUse& plain,
                               const TextOptions& options = {});
 std::string energy_curve_json(const std::vector<EnergyPoint>& points, const EnergyUse& plain);

@@ -35,7 +35,7 @@ struct SideBySide {
   bool operator==(const SideBySide&) const = default;
 };
 
-// A part of the page that the caller writes: a table of names and texts.
+// ReportNotes are a part of the page that the caller writes: a table of names and texts.
 struct ReportNotes {
   std::string title = {};
   std::string about = {};  // a sentence below the title

@@ -1,5 +1,5 @@
-// A backend that runs nothing and counts bytes and times. It serves dry runs without a framework,
-// and it counts the bytes a third time, beside the simulator and the verifier.
+// This is a backend that runs nothing and counts bytes and times. It serves dry runs without a
+// framework, and it counts the bytes a third time, beside the simulator and the verifier.
 #pragma once
 
 #include <map>
@@ -32,7 +32,7 @@ class BookkeepingBackend final : public Backend {
   Bytes peak_elsewhere(int32_t memory) const { return peaks_.at(memory); }
 
  private:
-  // A value in a memory.
+  // A Held is a value in a memory.
   struct Held {
     bool here = false;
     int32_t from = 0;  // where the last copy to here came from

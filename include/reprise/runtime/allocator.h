@@ -1,4 +1,5 @@
-// The count of device bytes on every device, and the limit that enforces a budget on the CPU.
+// This header counts device bytes on every device, and has the limit that enforces a budget on the
+// CPU.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,7 +25,8 @@ namespace reprise::runtime {
 // that was taken before the installation stays valid and is not counted. The allocator does not see
 // memory that LibTorch takes elsewhere: files mapped by torch::load, share_memory(), from_blob.
 void install_cpu_allocator();
-// True if requests reach it, also where another allocator stands in front and passes them on.
+// Returns true if requests reach this allocator, also where another allocator stands in front and
+// passes them on.
 bool cpu_allocator_installed();
 
 struct MemoryCount {
@@ -89,8 +91,8 @@ class BlockSourceScope {
 void set_cpu_limit(std::optional<int64_t> bytes);
 std::optional<int64_t> cpu_limit();
 
-// The number of requests that failed so far: a limit refused them, or the machine had no more
-// memory.
+// Returns the number of requests that failed so far: a limit refused them, or the machine had no
+// more memory.
 uint64_t cpu_failures();
 
 // A refusal throws another exception in place of the BudgetError of a refused request. It is for

@@ -1,4 +1,4 @@
-// Alternatives: ways to run parts of a step with less memory. The planner chooses among them for
+// Alternatives are ways to run parts of a step with less memory. The planner chooses among them for
 // each op of a captured step, or for each stage of a chain. Every alternative leaves the same bits,
 // except those that have to be allowed.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace reprise::runtime {
 
-// A row of the registry of alternatives.
+// An AlternativeInfo is a row of the registry of alternatives.
 struct AlternativeInfo {
   std::string name;         // "in-place"
   std::string description;  // one line
@@ -21,7 +21,7 @@ struct AlternativeInfo {
   bool operator==(const AlternativeInfo&) const = default;
 };
 
-// All alternatives, in the order in which the runtime looks for them.
+// Returns all alternatives, in the order in which the runtime looks for them.
 std::vector<AlternativeInfo> alternatives();
 
 // Selects the alternatives that a captured step, or the stages of a chain, may use.

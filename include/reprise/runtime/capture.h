@@ -146,9 +146,10 @@ struct StepPlanOptions {
   // addresses that stay, and these copies and the workspace of the stream on which the graph is
   // recorded count in the budget. CapturedStepReport says whether the step runs so, and why not.
   bool device_graph = false;
-  // Where values may move while nothing reads them. The memory is opened and measured by plan(). The
-  // plan decides for each value whether it stays, is made again, or moves. A run whose copy fails ends
-  // with an InputError, as if it had not begun. It is not for a step of a process group.
+  // Says where values may move while nothing reads them. The memory is opened and measured by
+  // plan(). The plan decides for each value whether it stays, is made again, or moves. A run whose
+  // copy fails ends with an InputError, as if it had not begun. It is not for
+  // steps of a process group.
   OffloadOptions offload = {};
   // If true, the state of CaptureOptions::optimizer lies in that memory between the runs. It comes to the
   // device for each parameter's update, and goes back behind it, as planned copies; so the peak holds the
@@ -257,11 +258,11 @@ class CapturedStep {
   // Lets the other ranks of the group fail, because this one cannot go on with the step.
   void tell_failure(const std::string& reason) noexcept;
 
-  // The parts of run_all() where the step reads numbers on the host, or where lockstep finds a
-  // difference. run_captured() returns nothing if none of the outcomes that were captured fits; all
-  // is then as before. It throws StepMiss for a difference, whatever on_miss says. capture_outcome()
-  // captures the outcome for these inputs and this random state, beside the others.
-  // forget_outcome() drops it again, if there are others.
+  // These are the parts of run_all(), for steps in which the step reads numbers on the host, or
+  // where lockstep finds a difference. run_captured() returns nothing if none of the outcomes that
+  // were captured fits; all is then as before. It throws StepMiss for a difference, whatever
+  // on_miss says. capture_outcome() captures the outcome for these inputs and this random state,
+  // beside the others. forget_outcome() drops it again, if there are others.
   std::optional<Tensors> run_captured(const Tensors& inputs);
   void capture_outcome(const Tensors& inputs);
   void forget_outcome();

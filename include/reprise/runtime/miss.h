@@ -1,4 +1,5 @@
-// The exception of a captured step that is called for something else than it was captured for.
+// This is the exception of a captured step that is called for something else than it was captured
+// for.
 #pragma once
 
 #include <string>

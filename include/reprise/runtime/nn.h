@@ -1,5 +1,5 @@
-// Layers that keep less for the backward pass than plain ones, for steps that are not captured, and
-// a singular value decomposition with safe derivatives.
+// These are layers that keep less for the backward pass than plain ones, for steps that are not
+// captured, and a singular value decomposition with safe derivatives.
 #pragma once
 
 #include "reprise/runtime/nn/few_bit.h"       // IWYU pragma: export

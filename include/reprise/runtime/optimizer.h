@@ -1,5 +1,5 @@
-// Optimizers that a captured step can run parameter by parameter (CaptureOptions::optimizer). Each
-// gradient is used up and freed as soon as it is complete.
+// These are optimizers that a captured step can run parameter by parameter
+// (CaptureOptions::optimizer). Each gradient is used up and freed as soon as it is complete.
 //
 //   torch::optim::AdamW adamw(model->parameters(), 1e-3);
 //   auto step = reprise::runtime::capture(function, {x, y}, {.optimizer = per_parameter(adamw)});

@@ -1,4 +1,4 @@
-// The exception of a step that another process of its group has stopped.
+// This is the exception of a step that another process of its group has stopped.
 #pragma once
 
 #include "reprise/model/errors.h"

@@ -1,4 +1,4 @@
-// A process group from the environment, for programs without Python.
+// This is a process group from the environment, for programs without Python.
 //
 //   if (rt::has_ranks()) {
 //     const rt::ProcessGroup group = rt::gloo_from_environment();

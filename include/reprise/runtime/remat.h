@@ -43,13 +43,13 @@ struct RematOptions {
   // its gradients and the random state are then as they were before the step.
   bool enforce = true;
   MeasureOptions measure = {};
-  // Where values may move while nothing reads them. If a copy fails, the step ends with InputError,
-  // and everything is as before the step.
+  // Says where values may move while nothing reads them. If a copy fails, the step ends with
+  // InputError, and everything is as before the step.
   OffloadOptions offload = {};
   Observer observer = {};
 };
 
-// A report on the last step that ran both forward and backward.
+// A StepReport is about the last step that ran both forward and backward.
 struct StepReport {
   Bytes budget;          // the largest Bytes when there is no limit
   Bytes predicted_peak;  // equal to measured_peak on CPU, to the byte
@@ -63,8 +63,8 @@ struct StepReport {
   bool operator==(const StepReport&) const = default;
 };
 
-// The model as a module. Its parameters, buffers, state_dict keys, to(), train(), eval() and
-// zero_grad() are those of the stages' modules.
+// A Remat is the model as a module. Its parameters, buffers, state_dict keys, to(), train(), eval()
+// and zero_grad() are those of the stages' modules.
 //
 // Under no_grad, and for inputs and parameters without gradients, forward simply runs the stages.
 // With gradients it runs the plan as one autograd node. The node hands over the gradients of all
@@ -92,7 +92,7 @@ class Remat : public torch::nn::Module {
   // These functions describe the last plan. They throw InputError when nothing was planned yet.
   const PlanResult& plan() const;
   const Chain& chain() const;
-  // The memories of the plan: the device alone if values cannot move.
+  // Returns the memories of the plan: the device alone if values cannot move.
   const Machine& machine() const;
   Profile profile() const;
   StepReport last_step() const;

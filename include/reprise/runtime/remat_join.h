@@ -31,8 +31,8 @@
 
 namespace reprise::runtime {
 
-// The branches as one module. Its children are the modules of the stages, each once, under the names
-// "<branch>_<stage>" and "tail_<stage>" ('.' becomes '_').
+// A RematJoin is the branches as one module. Its children are the modules of the stages, each once,
+// under the names "<branch>_<stage>" and "tail_<stage>" ('.' becomes '_').
 class RematJoin : public torch::nn::Module {
  public:
   // The stages of the tail run on the outputs of all branches, one branch after the other. They run

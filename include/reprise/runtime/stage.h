@@ -24,7 +24,8 @@ struct Stage {
   std::function<Tensors(const Tensors&)> forward;
 };
 
-// One of several chains of stages that meet in one loss. Branches may share modules.
+// A StageBranch is one of several chains of stages that meet in one loss. Branches may share
+// modules.
 struct StageBranch {
   std::string name;  // The name is unique, not empty, and without '/'.
   std::vector<Stage> stages;

@@ -42,8 +42,8 @@ struct TrainStepOptions {
   // The budget is for both modes; the other options are for graph mode. For a share of plain
   // training's peak in online mode, the step runs once without a limit.
   StepPlanOptions plan = {};
-  std::string heuristic = "dtr";  // of online mode
-  // The number of recordings for other inputs, states or outcomes, beside the first one.
+  std::string heuristic = "dtr";  // chooses what online mode evicts
+  // So many recordings may follow the first one, for other inputs, states or outcomes.
   int recordings = 4;
 };
 

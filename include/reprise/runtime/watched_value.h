@@ -1,4 +1,4 @@
-// Values of the program that a captured step depends on.
+// These are values of the program that a captured step depends on.
 #pragma once
 
 #include <charconv>

@@ -59,7 +59,7 @@ class RematJoin(PlannedModule):
     come, or a train flag has changed, the module measures and plans again.
     """
 
-    # The structures of the boundaries, by branch; of the tail, last.
+    # These are the structures of the boundaries, by branch. Those of the tail come last.
     _trees: list[list[Tree | None]]
 
     def __init__(

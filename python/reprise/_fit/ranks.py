@@ -1,4 +1,4 @@
-"""What if there were more devices? Steps on 8 to 4,096 devices, from one measured chain."""
+"""Estimates steps on 8 to 4,096 devices, from one measured chain."""
 
 from __future__ import annotations
 

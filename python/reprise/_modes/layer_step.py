@@ -26,7 +26,7 @@ from .._step.report import StepReport
 from .._step.tree import flatten
 from ..errors import BudgetError, InputError
 
-# Arguments that hand a cache of keys and values to a layer. A layer that runs again would append
+# These arguments hand a cache of keys and values to a layer. A layer that runs again would append
 # to the cache again.
 _CACHES = ("past_key_values", "past_key_value", "layer_past", "cache", "cache_params")
 

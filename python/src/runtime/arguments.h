@@ -1,4 +1,4 @@
-// Arguments and answers that captured steps and chains of stages have in common.
+// These are arguments and answers that captured steps and chains of stages have in common.
 #pragma once
 
 #include <cstdint>

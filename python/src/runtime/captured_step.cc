@@ -160,7 +160,7 @@ class CapturedStep {
     py::gil_scoped_release no_gil;
     step_->fetch_optimizer_state();
   }
-  // The memories of the plan as JSON, or nothing if there is the device alone.
+  // Returns the memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
     if (step_->machine().channels.empty()) return std::nullopt;
     return to_json(step_->machine());

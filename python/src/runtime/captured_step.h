@@ -1,4 +1,4 @@
-// The part of the extension for captured steps.
+// This part of the extension is for captured steps.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Differentiable singular value decompositions in Python.
+// Gives Python differentiable singular value decompositions.
 #pragma once
 
 #include <pybind11/pybind11.h>

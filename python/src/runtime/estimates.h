@@ -1,5 +1,5 @@
-// Layers with approximate gradients in Python: the codec of saved tensors, XConv; and machines of finite
-// depth.
+// Gives Python layers with approximate gradients: the codec of saved tensors, XConv; and machines
+// of finite depth.
 #pragma once
 
 #include <pybind11/pybind11.h>

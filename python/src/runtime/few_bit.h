@@ -1,4 +1,4 @@
-// Few-bit activations in Python.
+// Gives Python few-bit activations.
 #pragma once
 
 #include <pybind11/pybind11.h>

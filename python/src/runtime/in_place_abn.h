@@ -1,4 +1,4 @@
-// InPlace-ABN in Python.
+// Gives Python InPlace-ABN.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -34,7 +34,7 @@ std::vector<const void*> tensors_of(const py::handle& module) {
   return result;
 }
 
-// The dictionaries of a module. The names live as long as the process.
+// Names has the names of the dictionaries of a module. They live as long as the process.
 struct Names {
   PyObject* modules = PyUnicode_InternFromString("_modules");
   PyObject* parameters = PyUnicode_InternFromString("_parameters");

@@ -1,4 +1,4 @@
-// Mirrors: modules of Python (torch.nn.Module) as the C++ runtime sees them.
+// Mirrors are modules of Python (torch.nn.Module) as the C++ runtime sees them.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -13,8 +13,9 @@ namespace reprise::python {
 
 namespace py = pybind11;
 
-// A C++ module with the children, parameters and buffers of a module of Python. The tensors are the same
-// tensors, not copies. The train flag is that of the last refresh(). Members may be called without the GIL.
+// A Mirror is a C++ module with the children, parameters and buffers of a module of Python. The
+// tensors are the same tensors, not copies. The train flag is that of the last refresh(). Members
+// may be called without the GIL.
 class Mirror final : public torch::nn::Module {
  public:
   bool is_training() const noexcept override { return training_; }
@@ -27,8 +28,8 @@ class Mirror final : public torch::nn::Module {
   bool training_ = true;
 };
 
-// The mirrors of several modules. A module that is met twice has one mirror. The caller holds the GIL for
-// every member, the destructor included.
+// Mirrors has the mirrors of several modules. A module that is met twice has one mirror. The caller
+// holds the GIL for every member, the destructor included.
 class Mirrors {
  public:
   std::shared_ptr<Mirror> of(const py::handle& module);

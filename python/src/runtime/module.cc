@@ -1,6 +1,7 @@
-// The extension reprise._runtime: captured steps and planned chains of stages. It is built for one version
-// of PyTorch, and Python compares versions before it loads the extension (_torch.py). The runtime works
-// without the GIL. The functions that pybind11 makes of Python functions take the GIL themselves.
+// This is the extension reprise._runtime, for captured steps and planned chains of stages. It is
+// built for one version of PyTorch, and Python compares versions before it loads the extension
+// (_torch.py). The runtime works without the GIL. The functions that pybind11 makes of Python
+// functions take the GIL themselves.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

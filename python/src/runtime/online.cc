@@ -16,7 +16,7 @@ namespace {
 
 namespace rt = reprise::runtime;
 
-// An exception of Python, of which only the message matters here.
+// A Thrown stands for an exception of Python, of which only the message matters here.
 struct Thrown : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -1,4 +1,4 @@
-// The part of the extension for online mode.
+// This part of the extension is for online mode.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// The part of the extension for parts of pipelines.
+// This part of the extension is for parts of pipelines.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -20,11 +20,12 @@ namespace {
 namespace rt = reprise::runtime;
 using Text = std::string;
 
-// The class reprise.BudgetError. The reference is held until the process ends.
+// This is the class reprise.BudgetError. The reference is held until the process ends.
 PyObject* budget_error_class = nullptr;
 
-// The exception of a refused request for memory. PyTorch's bindings hand it on as a reprise.BudgetError,
-// from wherever in a step it comes. Only its message survives that, so refuse() keeps the numbers.
+// A Refused is the exception of a refused request for memory. PyTorch's bindings hand it on as a
+// reprise.BudgetError, wherever in a step it comes from. Only its message survives that, so
+// refuse() keeps the numbers.
 struct Refused final : torch::PyTorchError {
   explicit Refused(const BudgetError& e) : torch::PyTorchError(e.what()), error(e) {}
   PyObject* python_type() override { return budget_error_class; }

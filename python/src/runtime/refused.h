@@ -1,4 +1,4 @@
-// Errors of C++ as exceptions of Python, and refused requests for memory.
+// These are errors of C++ as exceptions of Python, and refused requests for memory.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -92,7 +92,7 @@ class Remat {
   void log_steps(int64_t steps) { model_->log_steps(steps); }
   std::optional<Text> run_log() const { return text_of(model_->run_log()); }
   py::dict report() const { return fields_of(model_->last_step()); }
-  // The memories of the plan as JSON, or nothing if there is the device alone.
+  // Returns the memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
     if (model_->machine().channels.empty()) return std::nullopt;
     return to_json(model_->machine());

@@ -1,4 +1,4 @@
-// The part of the extension for chain mode: stages one after the other, and branches that meet.
+// This part of the extension is for chain mode: stages one after the other, and branches that meet.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Reversible networks in Python.
+// Gives Python reversible networks.
 #pragma once
 
 #include <pybind11/pybind11.h>

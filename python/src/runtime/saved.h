@@ -1,4 +1,4 @@
-// Files of tensors in Python, for saved states.
+// Gives Python files of tensors, for saved states.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Stages as Python gives them.
+// These are stages as Python gives them.
 #pragma once
 
 #include <pybind11/functional.h>

@@ -1,4 +1,4 @@
-// Element-wise functions of Python that run tile by tile.
+// Runs element-wise functions of Python tile by tile.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

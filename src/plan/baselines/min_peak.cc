@@ -1,4 +1,4 @@
-// The smallest peak with which every value is made again at most once: B. Hong and others,
+// Finds the smallest peak with which every value is made again at most once: B. Hong and others,
 // arXiv 2502.12499, 2025.
 //
 // A set of checkpoints cuts the chain into segments, which run as segments.h says. periodic.cc
@@ -57,8 +57,8 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// The bytes that a stage holds while it runs, with its first option. No number has the input of the chain,
-// which is always live.
+// StageLevels are the bytes that a stage holds while it runs, with its first option. No number has
+// the input of the chain, which is always live.
 struct StageLevels {
   int64_t checkpoint = 0;  // x_i; 0 for the first stage
   int64_t stays = 0;       // x_i, if the backward of the stage reads it

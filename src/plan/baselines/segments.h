@@ -1,4 +1,4 @@
-// Schedules that cut a chain into segments: periodic.cc and min_peak.cc choose the cuts.
+// These are schedules that cut a chain into segments: periodic.cc and min_peak.cc choose the cuts.
 #pragma once
 
 #include <cstddef>

@@ -50,8 +50,8 @@ class LossBound {
   Wide most_weight(size_t first, int64_t limit) const;
 
  private:
-  // The state of a boundary while the loss runs: gone for good, gone but computed again later,
-  // live.
+  // A State is the state of a boundary while the loss runs: gone for good, gone but computed again
+  // later, live.
   enum State { kGone, kAgain, kLive };
   struct Value {
     Wide price;  // cost * unit + lambda * bytes

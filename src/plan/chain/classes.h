@@ -1,4 +1,4 @@
-// The schedule classes of the chain planner, and the search of one of them.
+// Declares the schedule classes of the chain planner, and the search of one of them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ std::vector<Dropping> wanted_classes(const std::string& name);
 // Returns the bytes of a budget that are not in the recurrence's m.
 inline int64_t bytes_outside(const ChainModel& model) { return model.fixed + model.x[0]; }
 
-// The result of the search of one class.
+// A ClassResult is what the search of one class finds.
 struct ClassResult {
   Dropping dropping = Dropping::kNothing;
   Bracket bracket = {};

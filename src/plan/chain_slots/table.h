@@ -90,7 +90,7 @@ class SlotTable {
   Bytes memory() const { return Bytes(bytes_.load()); }
 
  private:
-  // The memory that the sweep so far needs, and the first point that has it.
+  // A Reach is the memory that the sweep so far needs, and the first point that has it.
   struct Reach {
     int64_t memory = -1;
     int32_t from = 0;

@@ -15,7 +15,7 @@ __extension__ using Wide = __int128;
 constexpr int64_t kWhole = 4096;
 constexpr int kRounds = 24;  // over all pairs of devices
 
-// When a value can be in a memory at the earliest.
+// Paths say when a value can be in a memory at the earliest.
 class Paths {
  public:
   explicit Paths(const Ground& ground)
@@ -84,7 +84,7 @@ class Paths {
   std::vector<OpIndex> last_maker_;
 };
 
-// The sum of the least weighted times, over all that every plan runs.
+// Work is the sum of the least weighted times, over all that every plan runs.
 class Work {
  public:
   explicit Work(const Ground& ground) : ground_(ground) {

@@ -1,4 +1,5 @@
-// A time that no plan on several devices can beat, whatever it copies, runs again, or has room for.
+// This is a time that no plan on several devices can beat, whatever it copies, runs again, or has
+// room for.
 #pragma once
 
 #include "plan/devices/layout.h"

@@ -1,4 +1,4 @@
-// Plans of graphs on a machine with several devices.
+// This file plans graphs on a machine with several devices.
 //
 // Paper: M. Schuler, R. Membarth, P. Slusallek: XEngine: Optimal tensor rematerialization for
 // neural networks in heterogeneous environments, ACM TACO 20(1), 2022. It asks which device runs
@@ -112,7 +112,7 @@ class Search {
     return sub;
   }
 
-  // The best that one device does, with all other memories behind it.
+  // Returns the best plan for one device, with all other memories behind it.
   Answer on_first_device() {
     first_graph_ = common::first_device_only(problem_.graph, problem_.options.machine);
     return graph_levels::graph_levels(sub_problem(first_graph_, problem_.budget, kShareFirst));

@@ -54,7 +54,8 @@ class Annealing {
   double unit() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
   size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
 
-  // A copy that stands earlier may begin earlier.
+  // Sorts the runs of the best candidate by their ends. A copy that stands earlier may begin
+  // earlier.
   void sort_best() {
     std::optional<Candidate> sorted = evaluate(ground_, by_end(ground_, best_));
     if (!sorted || !is_better(*sorted, best_)) return;

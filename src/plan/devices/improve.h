@@ -1,4 +1,4 @@
-// Local search over sequences.
+// This is local search over sequences.
 #pragma once
 
 #include <functional>

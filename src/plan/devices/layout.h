@@ -1,5 +1,5 @@
-// From runs to a plan. A sequence of runs says what runs when, and on which device. A Layout adds
-// the copies, waits and frees:
+// Makes a plan from runs. A sequence of runs says what runs when, and on which device. A Layout
+// adds the copies, waits and frees:
 //
 // 1. A run finds what it reads on its device: written there, or copied from the memory from which
 //    the copies take least time.
@@ -24,7 +24,8 @@
 
 namespace reprise::internal::devices {
 
-// Facts about a question that all layouts share. All references must outlive the object.
+// A Ground has facts about a question that all layouts share. All references must outlive the
+// object.
 struct Ground {
   // `budget` is the capacity of the first memory.
   Ground(const Graph& of, const Machine& on, int64_t budget);

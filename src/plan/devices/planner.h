@@ -1,4 +1,4 @@
-// The planner `devices`: graphs on a machine with several devices.
+// The planner `devices` plans graphs on a machine with several devices.
 #pragma once
 
 #include "reprise/plan/planner.h"

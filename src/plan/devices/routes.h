@@ -1,4 +1,4 @@
-// The shortest ways between the memories of a machine, for one value.
+// Finds the shortest ways between the memories of a machine, for one value.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace reprise::internal::devices {
 
 inline constexpr int64_t kNoWay = int64_t{1} << 60;
 
-// The ways of a value from one memory to another, by latencies and bandwidths alone.
+// Routes are the ways of a value from one memory to another, by latencies and bandwidths alone.
 class Routes {
  public:
   // Computes the ways of all values. The cost is O(sizes * memories^3).

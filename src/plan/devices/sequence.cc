@@ -56,7 +56,7 @@ std::optional<Candidate> evaluate(const Ground& ground, Sequence runs, bool late
 
 namespace {
 
-// Arrows between runs that must keep their order.
+// Arrows lie between runs that must keep their order.
 class Arrows {
  public:
   Arrows(const Ground& ground, const Sequence& runs)

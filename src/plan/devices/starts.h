@@ -1,4 +1,4 @@
-// The sequences that a search over devices begins with.
+// These are the sequences that a search over devices begins with.
 #pragma once
 
 #include "plan/devices/sequence.h"

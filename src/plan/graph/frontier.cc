@@ -1,5 +1,5 @@
-// The time/memory curve of a graph. Single budgets are asked from coarse to fine, between the
-// smallest peak that the search finds and that of plain training. Each search is seeded with the
+// Finds the time/memory curve of a graph. Single budgets are asked from coarse to fine, between the
+// smallest peak that the search finds and the peak of plain training. Each search starts with the
 // schedules of the neighbouring budgets.
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Plans of graphs: local search from the solutions of a relaxed problem, with a proven bound.
+// This file plans graphs by local search from the solutions of a relaxed problem, with a proven
+// bound.
 //
 // | source                                                        | what is taken from it      |
 // |---------------------------------------------------------------|----------------------------|
@@ -80,7 +81,7 @@ constexpr const char* kInTurn = "in_turn";
 
 bool is_in_turn(const GraphProblem& problem) { return problem.options.schedule_class == kInTurn; }
 
-// A graph with the schedule that was found for it.
+// A SolvedGraph is a graph with the schedule that was found for it.
 struct SolvedGraph {
   Graph graph;
   ScheduleModel model;
@@ -88,7 +89,7 @@ struct SolvedGraph {
 
   SolvedGraph(Graph of, bool in_turn) : graph(std::move(of)), model(graph, in_turn) {}
 
-  // The schedule as one of another graph, which has these ops and more.
+  // Returns the schedule as one of another graph, which has these ops and more.
   std::vector<Schedule> in(const ScheduleModel& other) const {
     std::optional<Schedule> schedule;
     if (found) schedule = carried_over(model, found->schedule, other);
@@ -100,9 +101,9 @@ struct SolvedGraph {
   }
 };
 
-// The best schedule without variants that leave other bits. Null if the graph has no such variants.
-// These variants are few, slow and small; a layer in parts is an example. They lead a search away
-// from what many other ops do together.
+// Finds the best schedule without variants that leave other bits. Returns null if the graph has no
+// such variants. These variants are few, slow and small; a layer in parts is an example. They lead
+// a search away from what many other ops do together.
 std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int threads,
                                               const SearchControl& control,
                                               const GraphSearchParams& params) {
@@ -127,7 +128,7 @@ std::unique_ptr<const SolvedGraph> find_exact(const GraphProblem& problem, int t
   return start;
 }
 
-// The best schedule without the variants that cannot be part of a plan.
+// Finds the best schedule without the variants that cannot be part of a plan.
 GraphFinding find_possible(const PossibleGraph& possible, const SolvedGraph* start,
                            const GraphProblem& problem, int threads, SearchControl& control,
                            const GraphSearchParams& params, std::vector<Run>& runs) {

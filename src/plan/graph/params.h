@@ -48,13 +48,13 @@ struct GraphSearchParams {
   bool operator==(const GraphSearchParams&) const = default;
 };
 
-// A heuristic or a pruning rule that can be switched off.
+// A Switch is a heuristic or a pruning rule that can be switched off.
 struct Switch {
   std::string_view name;  // "room.name"
   bool& (*of)(GraphSearchParams& params);
 };
 
-// All of them, each once.
+// Returns all switches, each once.
 std::span<const Switch> switches();
 
 }  // namespace reprise::internal::graph

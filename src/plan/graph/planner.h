@@ -1,4 +1,4 @@
-// The planner `graph`: any graph, op by op, with a proven bound.
+// The planner `graph` plans any graph, op by op, with a proven bound.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace reprise::internal::graph {
 Answer search_graph(const GraphProblem& problem);
 std::vector<Answer> graph_frontier(const GraphProblem& problem);
 
-// The same with parameters, for tests and experiments.
+// These functions do the same with parameters, for tests and experiments.
 Answer search_graph(const GraphProblem& problem, const GraphSearchParams& params);  // graph.cc
 std::vector<Answer> graph_frontier(const GraphProblem& problem,
                                    const GraphSearchParams& params);  // frontier.cc

@@ -57,7 +57,7 @@ class LeavingOut {
     look_at_other_realizations();
   }
 
-  // Finds the variants that are impossible. False if there are none.
+  // Finds the variants that are impossible. Returns false if there are none.
   bool look() {
     bool any = false;
     for (size_t o = 0; o < graph_.ops.size() && !control_.out_of_time(); ++o) {
@@ -120,7 +120,7 @@ class LeavingOut {
     return std::ranges::all_of(possible_[op], [](char one) { return one != 0; });
   }
 
-  // The bytes that the run itself holds.
+  // Returns the bytes that the run itself holds.
   Instant::Amount own(const Variant& variant) const {
     Instant::Amount bytes = always_ + variant.workspace.count();
     for (const ValueIndex value : variant.writes) bytes += graph_.values[value].bytes.count();
@@ -146,8 +146,8 @@ class LeavingOut {
     }
   }
 
-  // Some plans with segments need little memory. With them, few ops of a large graph are left for
-  // which a cut has to tell.
+  // Some plans with segments need little memory, and the variants in such a plan are possible. Few
+  // ops of a large graph are then left for which only a cut can tell.
   void look_at_segments() {
     if (graph_.ops.size() < kLargeGraph) return;
     const ScheduleModel model(graph_);
@@ -181,7 +181,8 @@ class LeavingOut {
     return least && *least <= budget_;
   }
 
-  // Leaves out variants that read a value which nothing writes any more. Whether there were any.
+  // Leaves out variants that read a value which nothing writes any more. Returns whether there were
+  // any.
   bool leave_out_readers_of_nothing() {
     std::vector<char> is_there(graph_.values.size(), 0);
     for (size_t v = 0; v < is_there.size(); ++v) {

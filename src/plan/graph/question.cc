@@ -35,7 +35,7 @@ using starts::Taking;
 
 namespace {
 
-// The price of a byte at the instant of the bound, in time per byte.
+// Returns the price of a byte at the instant of the bound, in time per byte.
 double price_of(const ScheduleModel& model, const GraphFacts& facts, const GraphBound& bound,
                 Bytes budget) {
   if (bound.instant < 0) return 0;

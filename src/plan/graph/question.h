@@ -1,4 +1,4 @@
-// One budget of one graph: bound, starts, search.
+// Answers the question for one budget of one graph: bounds, finds starts, and searches.
 #pragma once
 
 #include <optional>

@@ -37,7 +37,7 @@ namespace reprise::internal::graph_levels {
 
 inline constexpr int8_t kStays = -1;
 
-// The runs of a schedule, as ScheduleLedger::list() gives them.
+// A RunList has the runs of a schedule, as ScheduleLedger::list() gives them.
 struct RunList {
   std::vector<int32_t> op_variants, positions;
 };

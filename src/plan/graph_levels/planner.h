@@ -1,4 +1,4 @@
-// The planner `graph_levels`: graphs on a machine with several memories.
+// The planner `graph_levels` plans graphs on a machine with several memories.
 #pragma once
 
 #include "reprise/plan/planner.h"

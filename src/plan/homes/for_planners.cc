@@ -9,7 +9,7 @@
 namespace reprise::internal::homes {
 namespace {
 
-// The bytes that a run needs of values that live elsewhere, and of others.
+// Needs are the bytes that a run needs of values that live elsewhere, and of others.
 struct Needs {
   Bytes read_elsewhere, made_elsewhere;
   Bytes given_back, made;

@@ -1,5 +1,5 @@
-// Plans of graphs whose values live in other memories between steps (Value::home), such as the state of
-// an optimizer on a disk.
+// Makes plans of graphs whose values live in other memories between steps (Value::home), such
+// as the state of an optimizer on a disk.
 //
 // Planners see the step without these values. What an op needs of them while it runs counts in its
 // workspace, so an answer has room for the values of one op at a time:

@@ -13,8 +13,9 @@ namespace reprise::internal::homes {
 namespace {
 
 constexpr size_t kAll = std::numeric_limits<size_t>::max();
-// How many values ahead of the next one are copied to the device, and how many of those that ops have
-// written stay there behind it. The bytes may allow fewer.
+// The first list says how many values ahead of the next one are copied to the device. The second
+// one says how many of the values that ops have written stay there behind it. The bytes may allow
+// fewer.
 constexpr std::array<size_t, 4> kAhead = {1, 2, 6, kAll};
 constexpr std::array<size_t, 3> kBehind = {0, 2, kAll};
 
@@ -88,7 +89,7 @@ class Places {
     }
   }
 
-  // The bytes of values that live elsewhere, while a run touches them.
+  // Returns the bytes of values that live elsewhere, while a run touches them.
   int64_t touched(const Variant& variant) const {
     int64_t sum = 0;
     for (const ValueIndex v : variant.reads) sum += is_elsewhere(v) ? bytes(v) : 0;

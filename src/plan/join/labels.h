@@ -1,5 +1,5 @@
-// The search over the pieces of several branches, by labels: what is held below, and how long it
-// takes. See join.cc.
+// This is the search over the pieces of several branches, by labels: what is held below, and how
+// long it takes. See join.cc.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The pieces of a branch: what is kept on the way to the loss, or swept and made again behind it.
+// These are the pieces of a branch: what is kept on the way to the loss, or swept and made again
+// behind it.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,8 @@ struct Piece {
   int64_t sweep_memory = 0;  // of a block: the bytes of its sweep, beyond what is held and x_first
 };
 
-// One branch as the recurrence of chain.cc sees it, with the costs of all its segments.
+// BranchPieces is one branch as the recurrence of chain.cc sees it, with the costs of all its
+// segments.
 class BranchPieces {
  public:
   // The curves reach up to so many bytes.
@@ -37,8 +39,8 @@ class BranchPieces {
   size_t stages() const { return model_.stages; }
   int64_t least_time() const { return model_.least_time; }
   Bytes memory() const { return table_ ? table_->memory() : Bytes(); }
-  // The bytes of x_k, but for the input, which is always live; those of g_k; and those of the
-  // weight gradients of the stages from k on.
+  // These functions return the bytes of x_k, but for the input, which is always live; those of g_k;
+  // and those of the weight gradients of the stages from k on.
   int64_t activation(size_t k) const { return k == 0 ? 0 : model_.x[k]; }
   int64_t pending(size_t k) const { return model_.g[k] + model_.weights(k, model_.stages); }
 

@@ -82,7 +82,7 @@ double time_again(const Needs& needs, double bytes) {
   return time;
 }
 
-// The bytes a second out of the device and into it, and the bytes that fit elsewhere.
+// Ways has the bytes a second out of the device and into it, and the bytes that fit elsewhere.
 struct Ways {
   double out = 0, in = 0, capacity = 0;
 };

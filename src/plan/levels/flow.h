@@ -59,7 +59,8 @@ class FlowBuilder {
   // Builds the flow within `budget` bytes, and returns its time. O(runs * values per run + the runs
   // between the copies back and their uses).
   FlowResult build(const Schedule& schedule, int64_t budget);
-  // The values that move, in the order in which they were written, of the last flow that fit.
+  // Returns the values that move, in the order in which they were written, of the last flow that
+  // fit.
   const std::vector<Carried>& carried() const { return carried_; }
   // Writes the last flow as a plan's actions. `runs` are those that were built.
   std::vector<Action> actions(const std::vector<Run>& runs) const;
@@ -71,7 +72,7 @@ class FlowBuilder {
   void keep_to_capacity();
   bool evict(const std::vector<Run>& runs, int64_t budget, FlowResult& result);
   void bring_back(int64_t budget);
-  // The bytes while a run goes on and just before it, if no value is away.
+  // Returns the bytes while a run goes on and just before it, if no value is away.
   int64_t level_at(size_t run) const {
     return run == 0 ? during_[0] : std::max(during_[run], after_[run - 1]);
   }

@@ -33,7 +33,7 @@ constexpr int64_t kRunsEvaluated = 20'000'000;  // over all flows of a search
 constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 200'000;
 constexpr int64_t kEvaluationsForStage = 6'000;  // at most
 
-// The best plan without copies, whose class also has plans that choices cannot say.
+// Returns the best plan without copies, whose class also has plans that choices cannot say.
 Answer without_copies(const ChainProblem& problem) {
   ChainProblem alone = problem;
   alone.options.machine = {};

@@ -26,14 +26,14 @@ class Segments {
 
   size_t window() const { return window_; }
 
-  // The curve of the stages first..last: from bytes to the least time. The bytes count g_{last+1},
-  // which is live, and not x_first, which is live too.
+  // Returns the curve of the stages first..last, from bytes to the least time. The bytes count
+  // g_{last+1}, which is live, and not x_first, which is live too.
   chain::CurveView curve(size_t first, size_t last) const { return curves_[cell_of(first, last)]; }
-  // The runs of a step of that curve. Computed once for each step of equal stretches.
+  // Returns the runs of a step of that curve. They are computed once for equal stretches.
   const std::vector<Run>& runs(size_t first, size_t last, size_t step);
-  // The time to run the stages first..end-1 forward, keeping nothing.
+  // Returns the time to run the stages first..end-1 forward, keeping nothing.
   int64_t sweep_time(size_t first, size_t end) const { return sweeps_[end] - sweeps_[first]; }
-  // The bytes of that run of stage k, with its input and its output.
+  // Returns the bytes of such a run of stage k, with its input and its output.
   int64_t sweep_bytes(size_t k) const { return sweep_bytes_[k]; }
 
  private:

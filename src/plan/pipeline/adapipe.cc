@@ -1,4 +1,5 @@
-// AdaPipe: which stages each part computes again, and the cuts, by a closed formula for 1F1B.
+// AdaPipe chooses which stages each part computes again, and the cuts, by a closed formula for
+// 1F1B.
 //
 // Z. Sun et al., "AdaPipe: optimizing pipeline parallelism with adaptive recomputation and
 // partitioning", ASPLOS 2024. Two levels: inside a part, the stages that are computed again are those
@@ -30,7 +31,7 @@
 namespace reprise::internal::pipeline {
 namespace {
 
-// The parts from one on, with the cut behind it.
+// A Tail is the parts from one on, with the cut behind that part.
 struct Tail {
   Nanos total = kNoTime, warm_up, end, slowest, forward, backward;
   size_t next = 0;

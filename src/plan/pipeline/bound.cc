@@ -6,8 +6,8 @@ namespace reprise::internal::pipeline {
 namespace {
 
 struct PartWork {
-  Nanos forward, backward;  // `backward` without the weight parts
-  Nanos all;                // with them
+  Nanos forward, backward;  // `backward` leaves out the weight parts
+  Nanos all;                // forward, backward and weight parts
   Nanos weights;
 };
 

@@ -1,4 +1,4 @@
-// Lower bounds on the time of a step.
+// These are lower bounds on the time of a step.
 #pragma once
 
 #include "plan/pipeline/layout.h"

@@ -15,7 +15,7 @@ PartRun stage_run(char letter, size_t stage, const std::string& variant) {
   return {fmt::format("{}{}", letter, stage), variant};
 }
 
-// The forwards of the stages with their first options.
+// Adds the forwards of the stages with their first options.
 void add_kept(const Pipeline& pipeline, size_t first, size_t end, std::vector<PartRun>& runs) {
   for (size_t i = first; i < end; ++i) {
     runs.push_back(stage_run('F', i, pipeline.chain.stages[i].options.front().name));
@@ -43,7 +43,7 @@ const StageOption* option_of(const Stage& stage, const std::string& name) {
   return nullptr;
 }
 
-// The saved bytes that a part holds for a micro-batch if everything is kept.
+// Returns the saved bytes that a part holds for a micro-batch if everything is kept.
 Bytes kept_bytes(const Pipeline& pipeline, size_t first, size_t end) {
   Bytes bytes;
   for (size_t i = first; i < end; ++i) {
@@ -235,7 +235,8 @@ PipelineAnswer BestPlan::answer(Nanos lower_bound) const {
 
 namespace {
 
-// From the one that hides most of the links to the one that takes least.
+// These slacks are tried in turn. Larger numbers hide more of the links, smaller ones take fewer
+// bytes.
 constexpr Slack kSlacks[] = {{1, 1}, {2, 2}, {1, 2}, {0, 1}, {0, 2}};
 
 }  // namespace

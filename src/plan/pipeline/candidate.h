@@ -1,4 +1,4 @@
-// How micro-batches run through parts, and what a plan that is put together costs.
+// Says how micro-batches run through parts, and what a plan that is put together costs.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,13 @@ PartPlan recompute_plan(const Pipeline& pipeline, size_t first, size_t end);
 // Returns the times of a part's plan on a device.
 PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan& plan);
 
-// A plan without claims: the parts, each with one plan for all micro-batches, and the orders.
+// Returns a plan without claims: the parts, each with one plan for all micro-batches, and the
+// orders.
 PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
                         const std::vector<PartPlan>& plans, Orders orders);
 
-// The best plan that was tried so far, and the one that came closest where nothing fits.
+// BestPlan has the best plan that was tried so far, and the one that came closest where nothing
+// fits.
 class BestPlan {
  public:
   BestPlan(const PipelineProblem& problem);
@@ -50,7 +52,7 @@ class BestPlan {
   PipelineAnswer answer(Nanos lower_bound) const;
 
  private:
-  // A plan that does not fit, on the device where it is furthest over the budget.
+  // A Miss is a plan that does not fit, on the device where it is furthest over the budget.
   struct Miss {
     size_t device = 0;
     Bytes peak;

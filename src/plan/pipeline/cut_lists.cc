@@ -32,7 +32,8 @@ class CutLister {
     if (least != kNoTime) choices_.push_back({cuts, least});
   }
 
-  // Returns stages - 1 over parts - 1, or more than kMostCuts.
+  // Returns in how many ways the stages can be cut into parts: the binomial coefficient (stages -
+  // 1) over (parts - 1). The count ends once it is above kMostCuts.
   size_t count_cuts() const {
     size_t count = 1;
     for (size_t q = 1; q < parts_; ++q) {

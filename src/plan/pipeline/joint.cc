@@ -1,5 +1,5 @@
-// Cuts and recomputation together: which stages lie on which device, and how each part trades its
-// memory for time, so that the step is as fast as possible.
+// Chooses cuts and recomputation together: which stages lie on which device, and how each part
+// trades its memory for time, so that the step is as fast as possible.
 //
 // | symbol   | identifier             | meaning                                               |
 // |----------|------------------------|-------------------------------------------------------|
@@ -9,9 +9,10 @@
 // |          |                        | (k_s - 1) S + P <= M_s                                |
 //
 // A way of a part is found by an exact recurrence with two budgets (part_plans.h); this is our own,
-// on top of that of chain.cc. Orders are those of order_rules.h. Cuts come from one of two lists (cut_lists.h): all of them where they
-// are few, or a program over parts for each cap on the slowest part, as PipeDream's (Narayanan et al.,
-// SOSP 2019) and AdaPipe's (Sun et al., ASPLOS 2024) are. Single cuts move after that. Each candidate
+// on top of that of chain.cc. Orders are those of order_rules.h. Cuts come from one of
+// two lists (cut_lists.h): all of them where they are few, or a program over parts for each cap on
+// the slowest part, as PipeDream's (Narayanan et al., SOSP 2019) and AdaPipe's (Sun et al., ASPLOS
+// 2024) are. Single cuts move after that. Each candidate
 // counts with the time that the simulator gives it, never with a formula. The answers of the other
 // rows are candidates, too, so that this planner is never worse than they are.
 //

@@ -20,8 +20,8 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// The least times of stages: the sums of the fastest forward and backward over the stages before
-// each, with the loss in the backward of the last one. They are times of the chain, not of a device.
+// StageTimes has, for each stage, the sums of the times of all stages before it, with the loss in
+// the backward of the last one. They are times of the chain, not of a device.
 struct StageTimes {
   std::vector<Nanos> forward;  // by number of stages
   std::vector<Nanos> backward;
@@ -35,8 +35,9 @@ struct StageTimes {
   }
 };
 
+// Takes the fastest forward and the fastest backward of every stage.
 StageTimes least_times(const Pipeline& pipeline);
-// The same of plain training: the first option of every stage.
+// Takes the first option of every stage, as plain training does.
 StageTimes plain_times(const Pipeline& pipeline);
 
 // Returns parts on the devices in turn: `parts_per_device` times from the first one to the last one

@@ -9,8 +9,8 @@
 
 namespace reprise::internal::pipeline {
 
-// How many compute actions early room for a message is made, and how many late a sender waits for
-// it. Larger numbers hide more of the links and take more bytes.
+// A Slack says how many compute actions early room for a message is made, and how many compute
+// actions late a sender waits for it. Larger numbers hide more of the links and take more bytes.
 struct Slack {
   int64_t early = 1;
   int64_t late = 1;

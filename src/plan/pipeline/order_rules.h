@@ -1,4 +1,4 @@
-// The orders with one part on each device, as rules that a search can go through.
+// These are the orders with one part on each device, as rules that a search can go through.
 #pragma once
 
 #include <cstddef>

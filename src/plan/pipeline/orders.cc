@@ -111,7 +111,8 @@ Orders delayed_weights_order(const Pipeline& pipeline, const Layout& layout,
 
 namespace {
 
-// A simulation of one part a device that decides what a device runs when it is free.
+// A ZeroBubble is a simulation of one part a device that decides what a device runs when it is
+// free.
 class ZeroBubble {
  public:
   ZeroBubble(const Pipeline& pipeline, const Layout& layout, const std::vector<PartTimes>& times,

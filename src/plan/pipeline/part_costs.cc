@@ -11,7 +11,8 @@ namespace {
 
 constexpr Nanos kNotKnown{-1};
 
-// The most bytes that a way may be given. More than everything that a micro-batch can hold is no limit.
+// Returns the most bytes that a way may be given. More than everything that a micro-batch can hold
+// is no limit.
 int64_t most_memory(const PipelineProblem& problem) {
   const Chain& chain = problem.pipeline.chain;
   int64_t most = 0;

@@ -33,7 +33,7 @@ class PartCosts {
   size_t parts() const { return device_.size(); }
   size_t stages() const { return stages_; }
   const std::vector<int32_t>& devices() const { return device_; }
-  // The cuts that the user gave, with 0 and the number of stages; empty if there are none.
+  // Returns the cuts that the user gave, with 0 and the number of stages; empty if there are none.
   const std::vector<size_t>& given_cuts() const { return given_; }
 
   // Costs are those of this order from now on. At first the order is 1F1B.

@@ -20,7 +20,7 @@ constexpr size_t kMostLabelsAPlace = 160;
 constexpr size_t kMostStepsABlock = 24;
 constexpr uint32_t kNoLabel = UINT32_MAX;
 
-// The chain in which weight gradients are a workspace of the backward that makes them.
+// Returns the chain in which weight gradients are a workspace of the backward that makes them.
 Chain with_summed_weights(const Chain& chain) {
   Chain result = chain;
   for (Stage& stage : result.stages) {
@@ -30,7 +30,7 @@ Chain with_summed_weights(const Chain& chain) {
   return result;
 }
 
-// A staircase of (x, y) that no other point beats in both.
+// A Skyline is a staircase of points (x, y) that no other point beats in both.
 class Skyline {
  public:
   // Returns false if a point is as good or better.
@@ -78,7 +78,7 @@ struct PartPlans::Label {
   bool pinned_below = false;  // whether its input is pinned
 };
 
-// The stacks of all parts that begin with one stage.
+// Stacks are the stacks of all parts that begin with one stage.
 class PartPlans::Stacks {
  public:
   Stacks(const PartPlans& parts, size_t first)

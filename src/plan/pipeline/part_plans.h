@@ -1,6 +1,6 @@
-// The ways in which a micro-batch may run through a part, with two budgets: what a micro-batch
-// retains between its forward and its backward, and what it takes at most itself. With k micro-batches
-// in flight a device needs (k - 1) * retained + peak bytes.
+// These are the ways in which a micro-batch may run through a part, with two budgets: what a
+// micro-batch retains between its forward and its backward, and what it takes at most itself. With
+// k micro-batches in flight a device needs (k - 1) * retained + peak bytes.
 //
 // A way is a stack of pieces, as in plan/join/pieces.h: kept stages, and blocks that are swept in the
 // forward and made again in the backward by the recurrence of chain.cc. A part with the loss may also

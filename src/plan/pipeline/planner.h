@@ -1,4 +1,4 @@
-// The planners of pipelines, one function for each row of the registry.
+// Declares the planners of pipelines, one function for each row of the registry.
 #pragma once
 
 #include "reprise/plan/pipeline.h"

@@ -1,5 +1,6 @@
-// The schedules of the literature, with given cuts or parts that are as even as possible. Each part
-// keeps everything, or recomputes itself as a whole where its device has too little memory.
+// These are the schedules of the literature, with given cuts or parts that are as even as possible.
+// Each part keeps everything, or recomputes itself as a whole where its device has too little
+// memory.
 //
 // | row           | source                                                                    |
 // |---------------|---------------------------------------------------------------------------|

@@ -1,6 +1,6 @@
-// An arena that holds all memory of a replayed step at planned places. As in Sekiyama et al. 2018,
-// allocation k of a replay gets the place that was planned for allocation k of the run that was
-// recorded.
+// This is an arena that holds all memory of a replayed step at planned places. As in Sekiyama et
+// al. 2018, allocation k of a replay gets the place that was planned for allocation k of the run
+// that was recorded.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ using device::heap_of;
 
 namespace {
 
-// One block of a device's allocator.
+// A DeviceMemory is one block of a device's allocator.
 class DeviceMemory final : public ArenaMemory {
  public:
   DeviceMemory(const PagedPacking& packing, c10::Device device)

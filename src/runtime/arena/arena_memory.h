@@ -1,4 +1,4 @@
-// The memory that an arena has its blocks in.
+// This is the memory that an arena has its blocks in.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -27,7 +27,8 @@ class ArenaMemory {
 // CPU only.
 std::unique_ptr<ArenaMemory> take_memory(const PagedPacking& packing, c10::Device device);
 
-// One block of a device's allocator that serves requests in any order, by best fit.
+// A DeviceScratch is one block of a device's allocator that serves requests in any order, by best
+// fit.
 class DeviceScratch {
  public:
   // Throws c10::OutOfMemoryError.

@@ -1,4 +1,4 @@
-// A pool of CPU blocks that are used again instead of going back to the system.
+// This is a pool of CPU blocks that are used again instead of going back to the system.
 #pragma once
 
 #include <map>

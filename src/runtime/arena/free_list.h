@@ -1,4 +1,5 @@
-// The free ranges of a block of memory, for requests that come in an order that nobody has planned.
+// These are the free ranges of a block of memory, for requests that come in an order that nobody
+// has planned.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The memory of an arena in pages. Each block has one range of addresses, whatever pages it lies
-// in.
+// PageMemory is the memory of an arena in pages. Each block has one range of addresses, whatever
+// pages it lies in.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The memory of a captured step from run to run: an arena, and the blocks of it that the caller
-// still holds.
+// This is the memory of a captured step from run to run: an arena, and the blocks of it that the
+// caller still holds.
 #pragma once
 
 #include <ATen/core/Tensor.h>

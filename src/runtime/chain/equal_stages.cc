@@ -18,7 +18,8 @@ std::string bytes_of(const StageOption& option) {
                      option.backward.workspace.count());
 }
 
-// A text that is equal for stages that are built alike. Empty if that cannot be known.
+// Returns a text that is equal for stages that are built alike. The text is empty if that cannot be
+// known.
 std::string signature(const PreparedModel& model, const std::vector<ChainInput>& inputs,
                       const Chain& chain, size_t i) {
   const PreparedStage& prepared = model.stages[i];

@@ -352,7 +352,7 @@ void ChainStep::check_returned(const PreparedStage& prepared, size_t returned,
                      true);
 }
 
-// The pass that the kept run of the stage goes on with.
+// Returns the pass that the kept run of the stage goes on with.
 Kept ChainStep::pass_before(size_t stage) {
   const Pass& pass = passes_->of(stage);
   if (stage == pass.begin) return begin_pass(pass.parameters, planned_->model.parameters);

@@ -1,5 +1,5 @@
-// One training step of a chain, or of several branches that meet in one loss. It runs the forward
-// half of the plan and, when the gradient of the loss arrives, the backward half.
+// Runs one training step of a chain, or of several branches that meet in one loss: the forward half
+// of the plan and, when the gradient of the loss arrives, the backward half.
 #pragma once
 
 #include <functional>

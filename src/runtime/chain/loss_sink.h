@@ -1,4 +1,4 @@
-// The place where the gradients of a loss arrive at a chain of stages.
+// A loss sink is the place where the gradients of a loss arrive at a chain of stages.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -17,7 +17,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-// The tensors of several branches, in one list and apart.
+// Puts the tensors of several branches into one list, and takes such a list apart.
 Tensors together(const std::vector<Tensors>& branches);
 std::vector<Tensors> apart(Tensors tensors, const std::vector<size_t>& counts);
 

@@ -352,7 +352,7 @@ class Measurement {
     return std::move(made.inputs);
   }
 
-  // The gradients of the outputs of the stage whose memory stays until the end of the step.
+  // Returns the gradients of the outputs of the stage whose memory stays until the end of the step.
   Tensors held_of(const Tensors& gradients) const {
     Tensors held;
     for (size_t e = 0; e < gradients.size(); ++e) {
@@ -373,7 +373,8 @@ class Measurement {
     return storage_bytes(own);
   }
 
-  // The bytes that stay until the end of the step and count with the weight gradients of stage i.
+  // Returns the bytes that stay until the end of the step and count with the weight gradients of
+  // stage i.
   int64_t left_behind(size_t i) const {
     int64_t bytes = i + 1 == model_.stages.size() ? resident_ : 0;
     // The last backward gives back an output that it reads, but the caller still holds the output.
@@ -402,7 +403,7 @@ class Measurement {
   MeasuredChain measured_;
   std::vector<Parked> boundaries_;
   std::vector<std::vector<bool>> held_;  // by branch: LossSink::held
-  // Whether the gradients of the outputs of the stage are held, and those of its inputs.
+  // Says which gradients of the outputs of the stage are held, and which of its inputs.
   std::vector<bool> holds_, holds_next_;
   GradientBook book_;
   int64_t movable_ = 0;   // bytes of known storages that the last kept run holds

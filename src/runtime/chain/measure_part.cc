@@ -16,7 +16,7 @@ using state::ValueKeeper;
 
 namespace {
 
-// A loss for parts without one.
+// Stands in for the loss of a part without one.
 at::Tensor sum_of_squares(const Tensors& outputs) {
   at::Tensor sum;
   for (const at::Tensor& output : outputs) {

@@ -26,7 +26,7 @@ using state::bitwise_equal;
 
 namespace {
 
-// A stage that cannot be split, and why.
+// A NotSplit says of a stage why it cannot be split.
 struct NotSplit {
   std::string why;
 };
@@ -51,7 +51,8 @@ class SplitMeasurement {
   SplitMeasurement(const SplitSubject& subject, RunTimes& times, const std::function<void()>& again)
       : subject_(subject), times_(times), again_(again) {}
 
-  // The least of the stage's backwards. All of them are measured with the output held, too.
+  // Returns the least number over the stage's backwards. All are measured with the output held,
+  // too.
   Bytes output_in_workspace(const std::optional<WeightPart>& part) const {
     int64_t least = subject_.row.output.count();
     for (size_t o = 0; o < subject_.row.options.size(); ++o) {
@@ -97,7 +98,7 @@ class SplitMeasurement {
     return run_keep(subject_.stage, x, subject_.parameters, subject_.saved_form[option]);
   }
 
-  // The gradients of the backward in one.
+  // Runs the backward in one piece and returns its gradients.
   std::pair<Tensors, GradientBook> run_whole() const {
     GradientBook book(subject_.parameters.size());
     Kept kept = keep(0, subject_.input.restore()).second;
@@ -163,7 +164,7 @@ class SplitMeasurement {
     return bytes;
   }
 
-  // The workspace of a backward, or of its first half, while somebody holds the output.
+  // Returns the workspace of a backward, or of its first half, while somebody holds the output.
   int64_t workspace_beside_output(size_t o, bool split) const {
     const StageOption& option = subject_.row.options[o];
     const bool stays = split && reads_input_later(o);

@@ -14,7 +14,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-// Whether the backward of a stage can be split.
+// A MeasuredSplit says whether the backward of a stage can be split.
 struct MeasuredSplit {
   std::optional<WeightPart> part = {};
   std::string why_not = {};        // empty for a stage without parameters, too

@@ -1,4 +1,4 @@
-// The values of a step that a plan moves out of the device's memory and back.
+// These are the values of a step that a plan moves out of the device's memory and back.
 //
 // A value keeps its storages, and only their memory goes: autograd's graph, the step, and whoever
 // else holds a tensor of the value hold the same storages all the time. So nothing of the graph is

@@ -1,4 +1,4 @@
-// Times of the options of a stage: the kept forward and its backward.
+// Measures the times of the options of a stage: the kept forward and its backward.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 namespace reprise::runtime::internal::chain {
 
+// OptionRuns says what the runs need.
 struct OptionRuns {
   size_t number = 0;  // of the stage
   const PreparedStage& stage;

@@ -7,7 +7,7 @@
 namespace reprise::runtime::internal::chain {
 namespace {
 
-// The positions in the program where a stage is kept and where its backward runs.
+// Runs are the positions in the program where a stage is kept and where its backward runs.
 struct Runs {
   size_t kept = 0, backward = 0;
   bool once = false;  // kept only once, in autograd's own way

@@ -12,9 +12,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-// A pass walks back through the stages begin..end-1 of one branch. The program keeps these stages one right after
-// the other, in autograd's own way. It also runs their backwards one right after the other; values
-// may be freed in between.
+// A pass walks back through the stages begin..end-1 of one branch. The program keeps these stages
+// one right after the other, in autograd's own way. It also runs their backwards one right after
+// the other; values may be freed in between.
 struct Pass {
   size_t begin = 0, end = 0;
   std::vector<size_t> parameters;  // of its stages, each once: positions, ascending

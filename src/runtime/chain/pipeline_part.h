@@ -1,8 +1,8 @@
-// A part of a pipeline: consecutive stages of a model, of which several micro-batches are under way
-// at a time. The owner carries the messages between parts and calls each function when the order of
-// a plan says so (model/pipeline.h). The memory of the part is then that of the plan, to the byte:
-// messages are held here from receive() to their last use, and from forward() or backward() to
-// sent(), as lower() of model/pipeline.h counts them.
+// This is a part of a pipeline: consecutive stages of a model, of which several micro-batches are
+// under way at a time. The owner carries the messages between parts and calls each function when
+// the order of a plan says so (model/pipeline.h). The memory of the part is then that of the plan,
+// to the byte: messages are held here from receive() to their last use, and from forward() or
+// backward() to sent(), as lower() of model/pipeline.h counts them.
 #pragma once
 
 #include <cstddef>
@@ -32,16 +32,18 @@ class PipelinePart {
   PipelinePart(std::vector<Stage> stages, const Tensors& sample, const Loss& loss,
                const MeasureOptions& options, const std::function<void()>& forget_error = {});
 
-  // The stages as they stand in the chain of the pipeline. The loss is that of the last part.
+  // Returns the stages as they stand in the chain of the pipeline. The loss is that of the last
+  // part.
   const Chain& chain() const { return planned_->chain; }
-  // The outputs of a micro-batch, without bytes. They require gradients if the part wants some back.
+  // Returns the outputs of a micro-batch, without bytes. They require gradients if the part wants
+  // some back.
   const Tensors& outputs() const { return outputs_; }
-  // The bytes that the gradients of the outputs take as messages.
+  // Returns the bytes that the gradients of the outputs take as messages.
   Bytes output_gradient_bytes() const;
-  // By stage: what its weight gradients cost apart from the rest of its backward, or why they cannot
-  // be computed apart.
+  // Returns for each stage what its weight gradients cost apart from the rest of its backward, or
+  // why they cannot be computed apart.
   const std::vector<MeasuredSplit>& splits() const { return planned_->splits; }
-  // The bytes of parameters and buffers that the allocator does not count.
+  // Returns the bytes of parameters and buffers that the allocator does not count.
   int64_t uncounted() const;
 
   // Takes the plans of part number `part`. The plan is valid for the problem.
@@ -79,12 +81,12 @@ class PipelinePart {
   void weight_gradient(int64_t micro_batch);
 
  private:
-  // How a micro-batch runs: a program, and where its halves begin and end.
+  // A Way says how a micro-batch runs: by a program, and where its halves begin and end.
   struct Way {
     std::shared_ptr<const Program> program;
     size_t forward_end = 0, backward_begin = 0;
   };
-  // A micro-batch under way.
+  // A Flight is a micro-batch under way.
   struct Flight {
     Tensors input, gradient;                   // until the part has taken them over
     Tensors output_message, gradient_message;  // until they are sent

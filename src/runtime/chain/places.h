@@ -35,7 +35,7 @@ class Places {
   }
 
   const Place& of(ValueIndex value) const { return places_[static_cast<size_t>(value)]; }
-  // The value that a stage writes, and the one that it saves with an option.
+  // These functions return the value that a stage writes, and the one that it saves with an option.
   ValueIndex output(size_t stage) const { return outputs_[stage]; }
   ValueIndex saved(size_t stage, size_t option) const {
     return first_saved_[stage] + static_cast<ValueIndex>(option);

@@ -1,5 +1,5 @@
-// The facts that a plan of a model's stages is bound to. A step that differs in one of them is
-// measured and planned again.
+// These are the facts that a plan of a model's stages is bound to. A step that differs in one of
+// them is measured and planned again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +13,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-// The contents of the stages' modules. To walk the modules is the most expensive part of the
-// preparation of a step, so it is done once a step. It is needed at every step, because children
-// are replaced and flags are set without a trace.
+// ModelContents are the contents of the stages' modules. To walk the modules is the most expensive
+// part of the preparation of a step, so it is done once a step. It is needed at every step, because
+// children are replaced and flags are set without a trace.
 struct ModelContents {
   std::vector<at::Tensor> parameters, buffers;
   std::vector<bool> training;  // of every module
@@ -31,7 +31,8 @@ struct PlanKey {
     bool requires_grad;
     bool operator==(const Input&) const = default;
   };
-  // A parameter or a buffer, by identity. Its memory may be replaced, but not its type.
+  // A Resident is a parameter or a buffer, by identity. Its memory may be replaced, but not its
+  // type.
   struct Resident {
     const void* tensor;
     at::ScalarType dtype;
@@ -48,7 +49,7 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-// The key of this moment, for the inputs of each branch. Each branch has at least one.
+// Returns the key of this moment, for the inputs of each branch. Each branch has at least one.
 PlanKey key_of(const std::vector<Tensors>& inputs, const ModelContents& contents);
 
 }  // namespace reprise::runtime::internal::chain

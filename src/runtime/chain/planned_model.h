@@ -1,4 +1,4 @@
-// What was measured of a model, and the plan that is in force.
+// Holds what was measured of a model, and the plan that is in force.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@
 
 namespace reprise::runtime::internal::chain {
 
-// A model with its plan: everything that its steps have in common. It outlives them.
+// A PlannedModel is a model with its plan: everything that its steps have in common. It outlives
+// them.
 struct PlannedModel {
   PreparedModel model;
   StepBuffers buffers;

@@ -47,9 +47,9 @@ bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
-// The leaf tensors in which the recorded ops end, except those with a sink. The function of a stage
-// uses them without a module that shows them. `begin` is autograd's sequence number at the start of
-// the recording.
+// Returns the leaf tensors in which the recorded ops end, except those with a sink. The function of
+// a stage uses them without a module that shows them. `begin` is autograd's sequence number at the
+// start of the recording.
 std::vector<at::Tensor> other_leaves(const Stage& stage, const torch::autograd::edge_list& roots,
                                      uint64_t begin) {
   std::vector<at::Tensor> leaves;
@@ -316,7 +316,7 @@ c10::Device device_of(const Tensors& sample) {
   return sample[0].device();
 }
 
-// The tensors where a branch ends.
+// Ends are the tensors where a branch ends.
 struct Ends {
   Tensors tensors;
   std::vector<bool> needs_grad;

@@ -20,8 +20,8 @@ struct PreparedBranch {
   size_t inputs = 0;  // tensors
 };
 
-// The stages as the runtime will run them. They are bound to shapes, types, train flags and
-// autocast state. A chain is a single branch.
+// A PreparedModel has the stages as the runtime will run them. They are bound to shapes, types,
+// train flags and autocast state. A chain is a single branch.
 //
 // Boundaries count through all branches, like stages. A branch has one boundary more than stages.
 struct PreparedModel {
@@ -36,16 +36,16 @@ struct PreparedModel {
   size_t branch_of(size_t stage) const;
   bool begins(size_t stage) const { return branches[branch_of(stage)].first == stage; }
   bool ends(size_t stage) const { return stage + 1 == end_of(branch_of(stage)); }
-  // The stage behind the last one of a branch.
+  // Returns the stage behind the last one of a branch.
   size_t end_of(size_t branch) const {
     return branch + 1 < branches.size() ? branches[branch + 1].first : stages.size();
   }
-  // The boundaries before and behind a stage.
+  // These functions return the boundaries before and behind a stage.
   size_t input_of(size_t stage) const { return stage + branch_of(stage); }
   size_t output_of(size_t stage) const { return input_of(stage) + 1; }
   size_t boundaries() const { return stages.size() + branches.size(); }
-  // Whether a stage behind this one uses the parameter, too, in this branch, a later one, or the
-  // tail. The backward of this stage then finds a running sum of its gradient.
+  // Returns whether a stage behind this one uses the parameter, too, in this branch, in a later
+  // one, or in the tail. The backward of this stage then finds a running sum of its gradient.
   bool uses_behind(size_t stage, size_t parameter) const;
   // By branch: the number of tensors that its last stage returns.
   std::vector<size_t> output_counts() const;

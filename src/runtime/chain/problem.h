@@ -1,5 +1,5 @@
-// The problem that the planners are asked about: a chain, or a join if the model has several
-// branches.
+// This is the problem that the planners are asked about: a chain, or a join if the model has
+// several branches.
 #pragma once
 
 #include <variant>
@@ -22,7 +22,8 @@ using Problem = std::variant<Chain, Join>;
 Problem problem_of(const PreparedModel& model, const Chain& stages,
                    const std::vector<ChainInput>& inputs);
 
-// The branch of each backward, in the order of the actions. Without actions: that of plain training.
+// Returns the branch of each backward, in the order of the actions. Without actions, the order is
+// that of plain training.
 Interleaving order_of(const Problem& problem, const std::vector<Action>& actions = {});
 Graph lowered(const Problem& problem, const Interleaving& order);
 

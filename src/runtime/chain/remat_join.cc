@@ -43,7 +43,7 @@ void check(const std::vector<StageBranch>& branches, const std::vector<Stage>& t
   }
 }
 
-// All stages, with names that say where they stand.
+// Returns all stages, with names that say where they stand.
 std::vector<Stage> all_stages(const std::vector<StageBranch>& branches,
                               const std::vector<Stage>& tail) {
   std::vector<Stage> all;

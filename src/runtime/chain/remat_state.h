@@ -1,5 +1,5 @@
-// The state of a planned model: the stages of its branches, and a plan for each kind of input that
-// it was given. A chain has one branch.
+// This is the state of a planned model: the stages of its branches, and a plan for each kind of
+// input that it was given. A chain has one branch.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace reprise::runtime {
 
 struct Remat::State {
-  // The state for one kind of input.
+  // An Instance is the state for one kind of input.
   struct Instance {
     internal::chain::PlanKey key;
     std::shared_ptr<internal::chain::PlannedModel> planned;
@@ -31,7 +31,7 @@ struct Remat::State {
     // By branch: whether the problem of `result` has room for a second output.
     std::vector<bool> second_output;
 
-    // The problem that `result` answers.
+    // Returns the problem that `result` answers.
     internal::chain::Problem problem() const;
 
     explicit Instance(internal::chain::PlanKey k) : key(std::move(k)) {}
@@ -44,8 +44,8 @@ struct Remat::State {
   Instance* last = nullptr;
   StepReport report;
   internal::device::StepLog log;
-  // Where values may move to. It is opened and measured before the first model is, or with the first
-  // plan for a budget if the options leave the choice to the runtime.
+  // Values may move to this memory. It is opened and measured before the first model is, or with
+  // the first plan for a budget if the options leave the choice to the runtime.
   internal::transfer::OpenedMemory far;
   bool chosen = false;  // whether the memory was chosen for this budget
 

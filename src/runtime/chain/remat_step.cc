@@ -29,7 +29,7 @@ using transfer::MovedBytes;
 
 namespace {
 
-// One step in flight: the autograd node of the whole model.
+// A RematNode is one step in flight: the autograd node of the whole model.
 struct RematNode final : torch::autograd::Node {
   std::shared_ptr<Remat::State> state;
   std::unique_ptr<ChainStep> step;

@@ -1,4 +1,4 @@
-// A step of a planned model, as a node of autograd.
+// Runs a step of a planned model as a node of autograd.
 #pragma once
 
 #include <memory>

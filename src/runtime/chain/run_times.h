@@ -1,4 +1,4 @@
-// Times of the runs of a chain, each measured as often as the options demand.
+// These are times of the runs of a chain, each measured as often as the options demand.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ class ReleaseSaved final : public autograd::FunctionPostHook {
   Node& node_;
 };
 
-// The nodes of I, with the sinks of the inputs.
+// ReachingInputs are the nodes of I, with the sinks of the inputs.
 class ReachingInputs {
  public:
   explicit ReachingInputs(const Kept& kept) {

@@ -1,5 +1,5 @@
-// The backward of a stage in two: first the gradients of its inputs, for which the part before
-// waits, and later those of its weights, for which nobody waits (model/pipeline.h).
+// This is the backward of a stage in two: first the gradients of its inputs, for which the part
+// before waits, and later those of its weights, for which nobody waits (model/pipeline.h).
 //
 // | symbol | meaning                                                            |
 // |--------|--------------------------------------------------------------------|
@@ -24,7 +24,7 @@ namespace reprise::runtime::internal::chain {
 
 // A WeightWork has all that the second half needs. It holds the memory until then.
 struct WeightWork {
-  // A cut, the gradients that it got, and where it hands gradients of weights to.
+  // A Cut is a cut, with the gradients that it got, and with the place for gradients of weights.
   struct Cut {
     device::NodePtr node;
     torch::autograd::variable_list gradients = {};

@@ -45,7 +45,8 @@ Tensors detached(const Tensors& tensors) {
   return result;
 }
 
-// The inputs of the stage, by their nodes. There are none if the stage writes to its inputs.
+// Returns the inputs of the stage, by their nodes. There are none if the stage writes to its
+// inputs.
 Leaves leaves_of(const PreparedStage& stage, const Kept& kept, const Tensors& given) {
   Leaves leaves;
   for (size_t e = 0; e < given.size() && !stage.traits.copies_input; ++e) {
@@ -128,7 +129,8 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
 
 }  // namespace
 
-// One walk of autograd through the graphs of consecutive stages, from the last to the first.
+// A BackwardPass is one walk of autograd through the graphs of consecutive stages, from the last to
+// the first.
 class BackwardPass {
  public:
   BackwardPass(Kept& kept, const Crossing& crossing)

@@ -22,7 +22,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-// Facts about a stage that its preparation found out (prepare.h).
+// StageTraits are facts about a stage that its preparation found out (prepare.h).
 struct StageTraits {
   bool random = false;                  // draws random numbers
   bool copies_input = false;            // changes its input in place, so it gets a copy
@@ -77,7 +77,8 @@ struct ParameterSink final : torch::autograd::Node {
 
 class BackwardPass;
 
-// The backward pass that runs through the graph with the hooks; null before and after.
+// A PassUnderWay has the backward pass that runs through the graph with the hooks; null before and
+// after.
 struct PassUnderWay {
   BackwardPass* pass = nullptr;
 };

@@ -18,7 +18,8 @@ using Buffers = std::vector<at::Tensor>;
 
 const void* memory_of(const at::Tensor& buffer) { return buffer.storage().unsafeGetStorageImpl(); }
 
-// The number of stages that use each piece of memory. Two modules may hold it as different tensors.
+// Returns the number of stages that use each piece of memory. Two modules may hold it as different
+// tensors.
 std::map<const void*, int> count_users(const PreparedModel& model) {
   std::map<const void*, int> users;
   const auto count = [&](const PreparedStage& stage) {

@@ -1,6 +1,6 @@
-// The codecs of saved tensors on the host: elements in memory order to codes and numbers of groups,
-// and back. The layers of runtime/nn keep these in tensors, the alternatives of captured steps keep
-// them in one block.
+// These are the codecs of saved tensors on the host. They turn elements in memory order into codes
+// and numbers of groups, and back. The layers of runtime/nn keep these numbers in tensors, and the
+// alternatives of captured steps keep them in one block.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -22,7 +22,7 @@ constexpr int64_t kGroupUnit = 16;
 int64_t groups_in(int64_t elements, int64_t group);
 int64_t bytes_of_codes(int64_t elements, const GroupCodec& codec);
 
-// Where the parts of encoded elements lie.
+// A Place says where the parts of encoded elements lie.
 struct Place {
   uint8_t* codes = nullptr;
   float* step = nullptr;   // for each group
@@ -45,8 +45,8 @@ Stated encode(at::ScalarType type, const void* x, int64_t elements, const GroupC
 void decode(at::ScalarType type, const Place& place, int64_t elements, const GroupCodec& codec,
             void* x);
 
-// The largest error of an element whose group begins at `least` and has this step, where decoded
-// numbers are of this type.
+// Returns the largest error of an element whose group begins at `least` and has this step, where
+// decoded numbers are of this type.
 double range_bound(double least, double step, at::ScalarType type, const GroupCodec& codec);
 
 // Groups that one thread takes at once.

@@ -1,4 +1,4 @@
-// The kinds of codecs: a row of host_codec.cc calls these functions.
+// These are the kinds of codecs: a row of host_codec.cc calls these functions.
 #pragma once
 
 #include "runtime/codec/host_codec.h"

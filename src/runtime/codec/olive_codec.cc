@@ -85,7 +85,7 @@ class Search {
   // Pairs that are not among these have no outlier.
   const std::vector<size_t>& pairs() const { return pairs_; }
 
-  // At how many steps the largest element lies.
+  // Returns the number of steps at which the largest element lies.
   float steps_to_largest() const {
     float best = 0, least = 0;
     for (int k = 0; k < candidates_; ++k) {

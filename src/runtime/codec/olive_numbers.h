@@ -1,4 +1,5 @@
-// The numbers of OliVe: a code of 4 or 8 bits and what it stands for, in steps of its group.
+// These are the numbers of OliVe: a code of 4 or 8 bits and what it stands for, in steps of its
+// group.
 //
 // Of a pair of neighbours, the code of a normal number is an integer in two's complement. The code
 // that would be the least integer is the identifier: it says that its element is a victim, which is
@@ -18,7 +19,7 @@ struct OliveNumbers {
   int largest_normal;
 
   constexpr int identifier() const { return 1 << (bits - 1); }
-  // The least and the largest magnitude of an outlier.
+  // These functions return the least and the largest magnitude of an outlier.
   constexpr int first_outlier() const { return ((1 << mantissa_bits) + 1) << bias; }
   constexpr int last_outlier() const {
     const int exponents = 1 << (bits - 1 - mantissa_bits);
@@ -37,7 +38,7 @@ constexpr OliveNumbers kOlive8{.bits = 8, .mantissa_bits = 3, .bias = 4, .larges
 
 inline const OliveNumbers& olive_numbers(int bits) { return bits == 4 ? kOlive4 : kOlive8; }
 
-// The number that an outlier's code stands for.
+// Returns the number that an outlier's code stands for.
 inline int abfloat(const OliveNumbers& numbers, int code) {
   const int magnitude = code & (numbers.identifier() - 1);
   const int mantissa = magnitude & ((1 << numbers.mantissa_bits) - 1);
@@ -46,7 +47,8 @@ inline int abfloat(const OliveNumbers& numbers, int code) {
   return (code & numbers.identifier()) != 0 ? -number : number;
 }
 
-// The code of the outlier that is nearest to x, which is a number (algorithm 2 of the paper).
+// Returns the code of the outlier that is nearest to x, which is a number (algorithm 2 of the
+// paper).
 inline int abfloat_code(const OliveNumbers& numbers, float x) {
   const float magnitude = std::fabs(x);
   const int sign = x < 0 ? numbers.identifier() : 0;
@@ -64,14 +66,14 @@ inline int abfloat_code(const OliveNumbers& numbers, float x) {
   return sign | (exponent - numbers.bias) << numbers.mantissa_bits | mantissa;
 }
 
-// The normal number that is nearest to x.
+// Returns the normal number that is nearest to x.
 inline int normal_of(const OliveNumbers& numbers, float x) {
   const auto most = static_cast<float>(numbers.largest_normal);
   const float bounded = x < -most ? -most : x > most ? most : x;
   return static_cast<int>(bounded + (bounded < 0 ? -0.5f : 0.5f));
 }
 
-// The codes of a pair, and back (algorithm 1 of the paper). Of two outliers the larger one stays.
+// Returns the codes of a pair (algorithm 1 of the paper). Of two outliers the larger one stays.
 inline std::array<int, 2> pair_codes(const OliveNumbers& numbers, float left, float right) {
   const float a = std::fabs(left), b = std::fabs(right), threshold = numbers.threshold();
   if (a > threshold && a >= b) return {abfloat_code(numbers, left), numbers.identifier()};

@@ -1,11 +1,11 @@
-// Random numbers that depend on a seed and on the place of an element alone.
+// These are random numbers that depend on a seed and on the place of an element alone.
 #pragma once
 
 #include <cstdint>
 
 namespace reprise::runtime::internal::codec {
 
-// The finalizer of MurmurHash3 (A. Appleby, public domain).
+// This is the finalizer of MurmurHash3 (A. Appleby, public domain).
 inline uint32_t mixed(uint32_t h) {
   h ^= h >> 16;
   h *= 0x85ebca6bU;

@@ -6,8 +6,8 @@
 
 namespace reprise::runtime::internal::device {
 
-// A step, from its first request for memory to its last. Any number of steps may be under way at
-// once. The constructor throws InputError while another thread measures a model.
+// A StepUnderWay is a step, from its first request for memory to its last. Any number of steps may
+// be under way at once. The constructor throws InputError while another thread measures a model.
 class StepUnderWay {
  public:
   StepUnderWay();
@@ -19,8 +19,9 @@ class StepUnderWay {
   std::thread::id thread_;
 };
 
-// A step in online mode. It is a step under way, and no step and no measurement may begin inside it
-// on its thread. The constructor throws InputError if another one is not over, on whatever thread.
+// An OnlineUnderWay is a step in online mode. It is a step under way, and no step and no
+// measurement may begin inside it on its thread. The constructor throws InputError if another one
+// is not over, on whatever thread.
 class OnlineUnderWay {
  public:
   OnlineUnderWay();
@@ -32,8 +33,8 @@ class OnlineUnderWay {
   std::thread::id thread_;
 };
 
-// A measurement on this thread. The constructor throws InputError while another thread measures, or
-// while a step that another thread began is not over.
+// A Measuring is a measurement on this thread. The constructor throws InputError while another
+// thread measures, or while a step that another thread began is not over.
 class Measuring {
  public:
   Measuring();

@@ -11,7 +11,7 @@
 namespace reprise::runtime::internal::device {
 namespace {
 
-// A backward pass of one node that does nothing.
+// An EmptyPass is a backward pass of one node that does nothing.
 struct EmptyPass final : torch::autograd::Node {
   explicit EmptyPass(const at::Tensor& trigger) { add_input_metadata(trigger); }
   std::string name() const override { return "reprise::EmptyPass"; }

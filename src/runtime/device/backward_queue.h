@@ -1,4 +1,4 @@
-// The queue of backward work that autograd's engine keeps for a thread.
+// This is the queue of backward work that autograd's engine keeps for a thread.
 #pragma once
 
 namespace reprise::runtime::internal::device {

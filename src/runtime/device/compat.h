@@ -1,5 +1,5 @@
-// The differences between the LibTorch versions 2.11 to 2.14, in one place. The runtime compiles
-// against 2.14 without a further entry.
+// This file has the differences between the LibTorch versions 2.11 to 2.14 in one place. The
+// runtime compiles against 2.14 without a further entry.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -15,7 +15,7 @@
 
 namespace reprise::runtime::internal::device {
 
-// An owning pointer to an autograd node: std::shared_ptr up to 2.12, c10::intrusive_ptr since then.
+// A NodePtr owns an autograd node: std::shared_ptr up to 2.12, c10::intrusive_ptr since then.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
 using WeakNodePtr =

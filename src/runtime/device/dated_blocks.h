@@ -1,4 +1,4 @@
-// The age of memory: numbers for blocks, in the order in which they were handed out.
+// This is the age of memory: numbers for blocks, in the order in which they were handed out.
 #pragma once
 
 #include <c10/core/Device.h>

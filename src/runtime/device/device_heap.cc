@@ -14,7 +14,8 @@ namespace reprise::runtime {
 
 namespace {
 
-// The sources of this thread for the CPU and for one other device; null: the device's allocator.
+// Sources has the sources of this thread for the CPU and for one other device. Null stands for the
+// device's allocator.
 struct Sources {
   std::shared_ptr<BlockSource> host, device;
   c10::Device where{c10::kCPU};  // the other device

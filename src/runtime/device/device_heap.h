@@ -1,4 +1,4 @@
-// The allocators of devices that let an arena serve a thread's blocks.
+// These are the allocators of devices that let an arena serve a thread's blocks.
 #pragma once
 
 #include <c10/core/Allocator.h>

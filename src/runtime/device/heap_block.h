@@ -1,4 +1,4 @@
-// Aligned blocks of the heap.
+// These are aligned blocks of the heap.
 #pragma once
 
 #include <cstdint>

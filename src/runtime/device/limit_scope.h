@@ -1,4 +1,4 @@
-// A limit of the CPU allocator for one run of a step.
+// This is a limit of the CPU allocator for one run of a step.
 #pragma once
 
 #include <cstdint>

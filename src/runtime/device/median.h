@@ -1,4 +1,4 @@
-// The median of measured times.
+// Computes the median of measured times.
 #pragma once
 
 #include <algorithm>

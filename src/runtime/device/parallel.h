@@ -1,4 +1,4 @@
-// Loops on the threads of LibTorch.
+// These are loops on the threads of LibTorch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Address space without memory, for tensors that are looked at and never read.
+// This is address space without memory, for tensors that are looked at and never read.
 #pragma once
 
 #include <c10/core/Storage.h>

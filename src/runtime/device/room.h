@@ -1,4 +1,4 @@
-// Room for a request that would exceed the limit of the CPU allocator.
+// This is room for a request that would exceed the limit of the CPU allocator.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The blocks of a device that sources have served in place of the device's own allocator.
+// These are the blocks of a device that sources have served in place of the device's own allocator.
 #pragma once
 
 #include <c10/core/Device.h>

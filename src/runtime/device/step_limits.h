@@ -1,4 +1,4 @@
-// The limits that steps in flight set on the CPU allocator.
+// These are the limits that steps in flight set on the CPU allocator.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,8 @@ Nanos typical_time(const std::vector<TimedRun>& runs, bool busy);
 
 std::vector<Nanos> wall_times(const std::vector<TimedRun>& runs);
 
-// The time in which a thread ran, and the time in which it was ready and waited for a processor.
+// A ThreadTime is the time in which a thread ran, and the time in which it was ready and waited for
+// a processor.
 struct ThreadTime {
   Nanos ran, waited;
 };

@@ -1,4 +1,5 @@
-// Functions for the bytes of tensors as the allocator counts them, and for their shapes in words.
+// These are functions for the bytes of tensors as the allocator counts them, and for their shapes
+// in words.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +14,7 @@ namespace reprise::runtime::internal::device {
 // Blocks of the CPU allocator begin at multiples of this number and count as multiples of it.
 inline constexpr int64_t kBlockAlignment = 64;
 
-// The bytes that a block of `bytes` bytes of the CPU counts as.
+// Returns the bytes that a block of `bytes` bytes of the CPU counts as.
 constexpr int64_t counted_bytes(int64_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
@@ -24,17 +25,17 @@ constexpr int64_t counted_bytes(int64_t bytes) {
 // may use the device.
 int64_t granule(c10::Device device);
 
-// The bytes that a block of `bytes` bytes of the device counts as.
+// Returns the bytes that a block of `bytes` bytes of the device counts as.
 int64_t counted_bytes(int64_t bytes, c10::Device device);
 
-// The counted bytes of the distinct storages of the tensors.
+// Returns the counted bytes of the distinct storages of the tensors.
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
 
-// The counted bytes of those distinct storages on the CPU that the counting allocator did not hand
-// out.
+// Returns the counted bytes of those distinct storages on the CPU that the counting allocator did
+// not hand out.
 int64_t uncounted_bytes(const std::vector<at::Tensor>& tensors);
 
-// A text such as "Float[8, 3, 64, 64]".
+// Returns a text such as "Float[8, 3, 64, 64]".
 std::string shape_text(const at::Tensor& tensor);
 
 }  // namespace reprise::runtime::internal::device

@@ -1,4 +1,4 @@
-// The layout of the buckets in which gradients are averaged over several processes.
+// This is the layout of the buckets in which gradients are averaged over several processes.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,4 +1,5 @@
-// The processes that train together with this one: a process group of c10d, and its store.
+// These are the processes that train together with this one: a process group of c10d, and its
+// store.
 //
 // Every wait is bounded by the timeout of the group. A rank that fails says so in the store, and all
 // ranks that wait for it throw at once.

@@ -1,4 +1,4 @@
-// The division of an optimizer's state among several processes.
+// Divides an optimizer's state among several processes.
 #pragma once
 
 #include <cstdint>

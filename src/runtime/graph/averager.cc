@@ -14,7 +14,8 @@ using step::Share;
 
 namespace {
 
-// The number of a bucket's sum, and of the exchange of its shares, among all that peers have begun.
+// Returns the number of a bucket's sum, and of the exchange of its shares, among all that peers
+// have begun.
 size_t number_of_sum(size_t bucket) { return 2 * bucket; }
 size_t number_of_gather(size_t bucket) { return 2 * bucket + 1; }
 

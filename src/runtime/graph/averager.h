@@ -20,19 +20,19 @@ class Averager {
   explicit Averager(std::shared_ptr<distributed::Peers> peers);
 
   // Says that a run of the step begins. It averages if it is `synchronized`; else the buckets hold
-  // the gradients of this rank alone. Before the first run and after end() the works leave gradients
-  // that are there alone, and nothing is sent.
+  // the gradients of this rank alone. Before the first run and after end(), the works do not touch
+  // gradients that are there already, and nothing is sent.
   void begin(bool synchronized);
   void end() { running_ = false; }
   bool synchronizes() const { return running_ && synchronized_; }
 
   // Writes the gradient of a leaf to its place in a bucket. In a run that averages, a gradient that
-  // is there is added first, and the sum is divided by the number of ranks.
+  // is there already is added first, and the sum is divided by the number of ranks.
   void fill(const at::Tensor& place, const at::Tensor& gradient,
             const step::LeafGradient& leaf) const;
   void start(size_t bucket, const at::Tensor& memory, const std::string& what);
   void wait(size_t bucket);
-  // Start and end the exchange of shares of a bucket that has been summed.
+  // These functions start and end the exchange of shares of a bucket that has been summed.
   void start_gather(size_t bucket, const at::Tensor& memory, const std::vector<step::Share>& shares,
                     const std::string& what);
   void wait_gather(size_t bucket);

@@ -1,4 +1,4 @@
-// How long a capture may take.
+// Says how long a capture may take.
 #pragma once
 
 #include "reprise/model/units.h"

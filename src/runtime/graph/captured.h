@@ -1,4 +1,5 @@
-// A captured step that is ready to run: its program, and what it finds and changes outside itself.
+// This is a captured step that is ready to run: its program, and what it finds and changes outside
+// itself.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The measured costs of works.
+// These are the measured costs of works.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The optimizer's state in a memory behind the device: it is there between the steps, comes to the
-// device for each update, and goes back behind it.
+// This is the optimizer's state in a memory behind the device: it is there between the steps, comes
+// to the device for each update, and goes back behind it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The gradients of a captured step on their way into .grad.
+// Brings the gradients of a captured step into .grad.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,13 @@ struct Delivery {
   bool replaces = false;  // It is an average, to which the gradient that was there has been added.
 };
 
-// Begins a run: drops the gradients that are there and that the step drops, as the step itself
-// does. Throws InputError if a gradient is there that the step would read, because the step was
-// captured without.
+// Begins a run. If gradients are there already, drops those that the step itself would drop. Throws
+// InputError if the step would read a gradient that is there already, because it was captured
+// without.
 void begin_gradients(const step::Recording& recording, const Tensors& inputs);
 
-// Returns what the step that just ran has for leaf tensors. Gradients that an update uses up are
-// not among it.
-// `averaged` says whether the run has averaged those that lie in buckets.
+// Returns the gradients that the step that just ran has for leaf tensors, without those that an
+// update uses up. `averaged` says whether the run has averaged the gradients in buckets.
 std::vector<Delivery> deliveries(const rewrite::RewrittenStep& step, bool averaged,
                                  const Replay& replay, const Tensors& inputs);
 

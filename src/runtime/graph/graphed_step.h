@@ -1,4 +1,4 @@
-// A replay of a captured step that was recorded as a graph of the device.
+// This is a replay of a captured step that was recorded as a graph of the device.
 #pragma once
 
 #include <memory>

@@ -38,7 +38,7 @@ std::string key_of(const optim::RMSpropOptions& options) {
                      options.weight_decay() != 0, options.centered());
 }
 
-// The optimizers of which adapters keep a shard only, with the parameters of the shard.
+// Sharded has the optimizers of which adapters keep a shard only, with the parameters of the shard.
 class Sharded {
  public:
   void add(const optim::Optimizer* optimizer, const std::vector<size_t>& kept) {

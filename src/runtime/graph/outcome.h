@@ -1,6 +1,6 @@
-// The outcomes of a captured step: one for each list of numbers that the step was found to read on
-// the host. Branches and sizes depend on these numbers, so each outcome has operations and a plan
-// of its own.
+// These are the outcomes of a captured step: one for each list of numbers that the step was found
+// to read on the host. Branches and sizes depend on these numbers, so each outcome has operations
+// and a plan of its own.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the optimizer's state of a captured step lies between its runs.
+// Decides where the optimizer's state of a captured step lies between its runs.
 #include <utility>
 
 #include "reprise/model/errors.h"

@@ -1,5 +1,5 @@
-// Shards of an optimizer's state: each rank of a process group updates its own parameters of every
-// bucket, and gets the others from the ranks that have updated them.
+// These are the shards of an optimizer's state: each rank of a process group updates its own
+// parameters of every bucket, and gets the others from the ranks that have updated them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The optimizer's state as values of a captured step's graph.
+// Puts the optimizer's state into a captured step's graph, as values.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The state of a captured step between its runs, and how a run goes.
+// This is the state of a captured step between its runs, and how a run goes.
 #pragma once
 
 #include <memory>
@@ -73,7 +73,8 @@ struct StepState {
   Graph graph_now() const;
   Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
   StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
-  // The same for all ranks of the group, which call this together. Sets `fixed` to the largest one.
+  // Does the same for all ranks of the group, which call this together. Sets `fixed` to the largest
+  // one.
   StepPlan search_together(const StepPlanOptions& wanted, Bytes& fixed, Bytes slack) const;
   void adopt(StepPlan next, Bytes fixed);
   // Returns the memory that the options name, and completes their machine. A memory that is open stays
@@ -90,7 +91,7 @@ struct StepState {
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
   PlanResult plan_with(StepPlanOptions wanted);
-  // The same where the options leave the memory to the runtime (transfer/choose.h).
+  // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
   // `together` says that all ranks of the group plan now.
   PlanResult answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there, Bytes fixed,

@@ -1,4 +1,4 @@
-// The measured costs of the optimizer's updates.
+// These are the measured costs of the optimizer's updates.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A gradient that a parameter has for a moment.
+// This is a gradient that a parameter has for a moment.
 #pragma once
 
 #include <ATen/core/Tensor.h>

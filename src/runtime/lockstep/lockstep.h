@@ -1,5 +1,5 @@
-// Lockstep: the function of a captured step runs again, beside its recording, and is compared with
-// it call by call. This finds what the function says by now and what no guard sees.
+// In lockstep, the function of a captured step runs again, beside its recording, and is compared
+// with it call by call. This finds what the function says by now and what no guard sees.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Shells: storages of tensors that look as in the recording and have no bytes.
+// Shells are storages of tensors that look as in the recording and have no bytes.
 #pragma once
 
 #include <c10/core/Device.h>

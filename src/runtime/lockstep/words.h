@@ -1,4 +1,4 @@
-// Words for what a call was given: numbers, shapes and literals.
+// These are words for what a call was given: numbers, shapes and literals.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -33,7 +33,7 @@ AbnSums abn_sums(const AbnInverse& inverse, const at::Tensor& z, const at::Tenso
 at::Tensor abn_gradient(const AbnInverse& inverse, const at::Tensor& z, const at::Tensor& dz,
                         const AbnFactors& factors);
 
-// The same by operations of PyTorch: y and dy.
+// Computes the same by operations of PyTorch: y and dy.
 std::pair<at::Tensor, at::Tensor> abn_inverted(const AbnInverse& inverse, const at::Tensor& z,
                                                const at::Tensor& dz);
 

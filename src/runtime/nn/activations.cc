@@ -1,4 +1,4 @@
-// Activations as their papers write them. Their derivatives are autograd's.
+// These are activations as their papers write them. Their derivatives are autograd's.
 #include <ATen/ATen.h>
 
 #include <numbers>
@@ -42,7 +42,7 @@ Activation of_one(const char* name, const char* formula,
           }};
 }
 
-// An activation of the gate, times the value.
+// Returns an activation of the gate, times the value.
 Activation gated(const char* name, const char* formula, at::Tensor (*function)(const at::Tensor&)) {
   return {name, formula, 2, [name, function](const Tensors& operands) {
             expect_operands(name, 2, operands);

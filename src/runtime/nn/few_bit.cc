@@ -1,4 +1,5 @@
-// The rows of few-bit activations, and their node of autograd. Paper and symbols: steps.cc.
+// This file has the rows of few-bit activations, and their node of autograd. steps.cc names the
+// paper and its symbols.
 #include "reprise/runtime/nn/few_bit.h"
 
 #include <ATen/ATen.h>
@@ -63,8 +64,8 @@ double sigmoid_slope(double x) { return sigmoid(x) * (1 - sigmoid(x)); }
 
 at::Tensor erf_gelu(const at::Tensor& x) { return at::gelu(x); }
 
-// The derivative of a_1 relu(x - c_1) + a_2 relu(x - c_2) + a_3 relu(x - c_3), where the a add up to
-// one: arXiv 2406.16282, equation 14; constants of the authors' program (LowMemoryBP).
+// Returns the derivative of a_1 relu(x - c_1) + a_2 relu(x - c_2) + a_3 relu(x - c_3), where the a
+// add up to one: arXiv 2406.16282, equation 14; constants of the authors' program (LowMemoryBP).
 StepTable sum_of_relus(double a1, double a2, double c1, double c2, double c3) {
   return {.boundaries = {c1, c2, c3}, .levels = {0, a1, a1 + a2, 1}};
 }

@@ -1,4 +1,5 @@
-// The solver of Vertechi and Bergomi, arXiv 2204.12786, section 3. Their names and those of this file:
+// This is the solver of Vertechi and Bergomi, arXiv 2204.12786, section 3. Their names and those of
+// this file:
 //
 //   y = W z + b, z = sigma(y) + z0            solve(): block i reads columns 0..begin of z
 //   y~ = sigma'(y) z~, z~ = z~0 + W^T y~      backward(), from the last block to the first
@@ -22,7 +23,8 @@ namespace reprise::runtime {
 namespace internal::nn {
 namespace {
 
-// An activation over its input, and its derivative times a gradient from its result.
+// A BlockActivation writes an activation over its input. Its `backward` multiplies the derivative
+// by a gradient, and needs the result alone.
 struct BlockActivation {
   const char* name;
   void (*apply)(at::Tensor&);

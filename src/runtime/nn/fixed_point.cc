@@ -79,7 +79,7 @@ bool add_on_host(const at::Tensor& q, const at::Tensor& x, double scale) {
   }
 }
 
-// The type in which products with powers of two are exact.
+// Returns the type in which products with powers of two are exact.
 at::ScalarType exact_type(at::ScalarType integers) {
   return integers == at::kLong ? at::kDouble : at::kFloat;
 }

@@ -1,4 +1,4 @@
-// Sums of fixed-point numbers. Such a sum can be undone to the last bit, which a sum of
+// These are sums of fixed-point numbers. Such a sum can be undone to the last bit, which a sum of
 // floating-point numbers cannot.
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace reprise::runtime::internal::nn {
 
-// The type of the integers that stand for numbers of a type: 64 bits for double, else 32 bits.
+// Returns the type of the integers that stand for numbers of a type: 64 bits for double, else 32
+// bits.
 at::ScalarType integers_for(at::ScalarType numbers);
 
 enum class Sign { kPlus, kMinus };
@@ -19,7 +20,7 @@ enum class Sign { kPlus, kMinus };
 at::Tensor add_fixed(const at::Tensor& q, const at::Tensor& x, int fraction_bits,
                      Sign sign = Sign::kPlus);
 
-// The same by operations of PyTorch, for other devices, and for steps that are captured.
+// Does the same by operations of PyTorch, for other devices, and for steps that are captured.
 at::Tensor add_fixed_by_operations(const at::Tensor& q, const at::Tensor& x, int fraction_bits,
                                    Sign sign = Sign::kPlus);
 

@@ -1,4 +1,4 @@
-// Nested Forward-AD and its sibling that keeps the operands, as nodes of autograd.
+// This file has nested Forward-AD and its sibling that keeps the operands, as nodes of autograd.
 //
 // Guo et al., arXiv 2209.10778, section 4. The names of the paper and of this file:
 //
@@ -161,8 +161,8 @@ at::Tensor times_derivative(const Call& call, size_t i, const at::Tensor& by_res
   return product;
 }
 
-// The gradients of a backward pass that runs the function again. `summed` says which operands are
-// broadcast: their gradients are sums over tiles.
+// Gradients are the gradients of a backward pass that runs the function again. `summed` says which
+// operands are broadcast: their gradients are sums over tiles.
 struct Gradients {
   Tensors all;
   std::vector<bool> summed;

@@ -1,5 +1,5 @@
-// The codecs of saved tensors, as tensors: on the host by the loops of runtime/codec, on other devices
-// and in steps that are captured by operations of PyTorch.
+// These are the codecs of saved tensors, as tensors. On the host they use the loops of
+// runtime/codec. On other devices, and in steps that are captured, they use operations of PyTorch.
 //
 // Tests: tests/runtime/group_codec_test.cc, olive_codec_test.cc.
 #include "runtime/nn/group_codec.h"

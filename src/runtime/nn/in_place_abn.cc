@@ -43,7 +43,7 @@ at::Tensor activated(const InPlaceAbnOptions& options, at::Tensor y, bool over_i
   return y;
 }
 
-// The largest factor of rounding errors that is allowed.
+// Returns the largest factor of rounding errors that is allowed.
 double guard_of(const InPlaceAbnOptions& options, at::ScalarType type) {
   if (options.guard > 0) return options.guard;
   return type == at::kHalf || type == at::kBFloat16 ? 8 : 1000;
@@ -55,7 +55,7 @@ std::vector<int64_t> other_dimensions(const at::Tensor& x) {
   return dimensions;
 }
 
-// The channels whose input is kept.
+// Returns the channels whose input is kept.
 at::Tensor channels_to_keep(const InPlaceAbnOptions& options, const at::Tensor& z,
                             const at::Tensor& weight, const at::Tensor& bias) {
   const double guard = guard_of(options, z.scalar_type());

@@ -1,4 +1,5 @@
-// OliVe's codec by operations: the formulas of runtime/codec/olive_numbers.h for all elements at once.
+// This is OliVe's codec by operations: the formulas of runtime/codec/olive_numbers.h for all
+// elements at once.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -20,7 +21,7 @@ using runtime::nn::Encoded;
 
 namespace {
 
-// The outliers that are nearest to these magnitudes, as numbers.
+// Returns the outliers that are nearest to these magnitudes, as numbers.
 at::Tensor near_outliers(const OliveNumbers& olive, const at::Tensor& magnitudes) {
   const auto [share, exponent] = at::frexp(magnitudes.clamp_min(1));
   const at::Tensor base = share.mul(2 << olive.mantissa_bits).add(0.5).floor();
@@ -41,7 +42,8 @@ at::Tensor normal_numbers(const OliveNumbers& olive, const at::Tensor& numbers) 
   return at::trunc(bounded + at::where(bounded.lt(0), -0.5, 0.5));
 }
 
-// The squared error of each group, whose elements are in steps: pairs in the last dimension.
+// Returns the squared error of each group, whose elements are in steps: pairs in the last
+// dimension.
 at::Tensor squared_errors(const OliveNumbers& olive, const at::Tensor& pairs) {
   const at::Tensor sizes = pairs.abs();
   const at::Tensor large = sizes.amax(2), small = sizes.amin(2);

@@ -24,8 +24,9 @@ namespace {
 constexpr int64_t kNumbers = 64;
 // The ends of uneven pieces: a function that looks at neighbours or at the whole differs in one.
 constexpr std::array<int64_t, 5> kPieces = {0, 5, 13, 40, kNumbers};
-// How many units in the last place count as rounding. Long chains of operations magnify differences
-// between vectors and their tails; a function that looks at other places differs by far more.
+// Differences of so many units in the last place count as rounding. Long chains of operations
+// magnify differences between vectors and their tails; a function that looks at other places
+// differs by far more.
 constexpr double kUnits = 4096, kUnitsOfFewBits = 16;
 constexpr const char* kPlainly = ". Call the function plainly, without tiles";
 
@@ -188,8 +189,8 @@ void try_numbers(const Spec& spec, const Tensors& numbers, const std::vector<boo
   }
 }
 
-// The same. Where numbers of 16 bits are too coarse to tell rounding from a function that is not
-// element-wise, numbers of 64 bits decide.
+// Does the same. Where numbers of 16 bits are too coarse to tell rounding from a function that is
+// not element-wise, numbers of 64 bits decide.
 void try_some(const Spec& spec, const Tensors& numbers, const std::vector<bool>& wanted) {
   const bool few_bits = std::any_of(numbers.begin(), numbers.end(), [](const at::Tensor& x) {
     return x.is_floating_point() && x.element_size() == 2;

@@ -1,6 +1,6 @@
-// Reversible networks as nodes of autograd: one node for each branch. The nodes of a call share its
-// streams, and hand over the gradients of parameters as soon as these are complete. Paper and symbols:
-// stream_walk.cc.
+// This file has reversible networks as nodes of autograd: one node for each branch. The nodes of a
+// call share its streams, and hand over the gradients of parameters as soon as these are complete.
+// Paper and symbols: stream_walk.cc.
 #include "reprise/runtime/nn/reversible.h"
 
 #include <ATen/ATen.h>

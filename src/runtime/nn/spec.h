@@ -1,4 +1,4 @@
-// The contents of a TiledFunction, and the call of its function on a tile.
+// This file has the contents of a TiledFunction, and the call of its function on a tile.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ struct Spec {
 at::Tensor call(const Spec& spec, const Tensors& operands, at::IntArrayRef shape,
                 std::optional<at::ScalarType> expected);
 
-// A function that was called with operands whose gradients are asked for.
+// A Differentiated is a function that was called with operands whose gradients are asked for.
 struct Differentiated {
   at::Tensor result;
   Tensors leaves;  // one for each operand; those of `wanted` require a gradient

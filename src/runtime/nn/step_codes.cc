@@ -33,12 +33,12 @@ constexpr uint64_t kOnes = 0x0101010101010101;
 
 int64_t groups_of(int64_t elements) { return (elements + kEight - 1) / kEight; }
 
-// The lowest bits of eight bytes as one byte.
+// Returns the lowest bits of eight bytes as one byte.
 uint8_t gathered(uint64_t bytes) {
   return static_cast<uint8_t>((bytes & kOnes) * 0x0102040810204080 >> 56);
 }
 
-// Each bit of a byte as a byte.
+// Returns, for each byte, its eight bits as eight bytes.
 std::array<uint64_t, 256> spread_table() {
   std::array<uint64_t, 256> table{};
   for (uint64_t byte = 0; byte < table.size(); ++byte) {

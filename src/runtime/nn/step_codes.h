@@ -1,4 +1,4 @@
-// The numbers of steps, packed: eight elements take one byte for each bit.
+// These are the numbers of steps, packed: eight elements take one byte for each bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace reprise::runtime::internal::nn {
 
-// A table in the form in which kernels read it.
+// A StepTensors is a table in the form in which kernels read it.
 struct StepTensors {
   at::Tensor boundaries, levels;  // float64, on the device of the operand
   int bits = 0;
@@ -21,7 +21,7 @@ at::Tensor step_codes(const at::Tensor& x, const StepTensors& table);
 at::Tensor times_levels(const at::Tensor& gradient, const at::Tensor& codes,
                         const StepTensors& table);
 
-// The same by operations of PyTorch, for any device.
+// These functions do the same by operations of PyTorch, for any device.
 at::Tensor step_codes_by_operations(const at::Tensor& x, const StepTensors& table);
 at::Tensor times_levels_by_operations(const at::Tensor& gradient, const at::Tensor& codes,
                                       const StepTensors& table);

@@ -1,4 +1,4 @@
-// How a derivative is stored between the forward and the backward pass.
+// Stores a derivative between the forward and the backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// One forward pass through the branches of a reversible network, and its way back.
+// This is one forward pass through the branches of a reversible network, and its way back.
 //
 // Branch number i changes stream i % 2: it adds its function of the other stream. So a block of Gomez et
 // al. is two branches, and to undo a branch takes one run of its function.
@@ -24,11 +24,12 @@ namespace reprise::runtime::internal::nn {
 
 using TwoTensors = std::array<at::Tensor, 2>;
 
-// A branch that is a function of one tensor, and that refuses what a walk cannot undo: the result is
-// f(x) and x itself. `stage` has a name and a function.
+// Returns a branch that is a function of one tensor, and that refuses what a walk cannot undo: the
+// result is f(x) and x itself. `stage` has a name and a function.
 Stage checked_branch(const Stage& stage, const at::Tensor& stream);
 
-// The error of a stream that is not in the range of fixed-point numbers behind a branch, or at the start.
+// Throws the error of a stream that is not in the range of fixed-point numbers behind a branch, or
+// at the start.
 [[noreturn]] void refuse_range(const std::vector<Stage>& branches, size_t behind, bool wide,
                                int fraction_bits);
 
@@ -42,9 +43,11 @@ class StreamWalk {
   StreamWalk(const std::vector<Stage>& branches, const runtime::nn::ReversibleOptions& options,
              const TwoTensors& inputs);
 
-  // The first branch whose result requires a gradient; the number of branches if there is none.
+  // Returns the first branch whose result requires a gradient; the number of branches if there is
+  // none.
   size_t first() const { return first_; }
-  // The parameters, and which of them have their whole gradient when the way back is through a branch.
+  // These functions return the parameters, and which of them have their whole gradient when the way
+  // back is through a branch.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const std::vector<size_t>& complete_at(size_t branch) const { return facts_[branch].complete; }
   // Returns whether a stream requires a gradient behind all branches.
@@ -69,7 +72,7 @@ class StreamWalk {
     std::vector<size_t> complete = {};
     std::vector<int64_t> versions = {};  // of the parameters
     std::vector<at::Tensor> buffers = {};
-    std::optional<state::RandomState> random = {};  // before, if it draws random numbers
+    std::optional<state::RandomState> random = {};  // before the branch, if it draws random numbers
     std::optional<state::ValueKeeper> before = {};  // the buffers, if it changes them
   };
 
@@ -88,7 +91,7 @@ class StreamWalk {
   std::vector<Facts> facts_;
   std::vector<at::Tensor> parameters_;
   size_t first_ = 0;
-  size_t behind_ = 0;   // the branches that the streams are behind
+  size_t behind_ = 0;   // the number of branches that lie before the streams
   TwoTensors streams_;  // integers if fixed_
   TwoTensors watched_;
   std::array<int64_t, 2> watched_versions_{};

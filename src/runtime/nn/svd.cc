@@ -1,4 +1,4 @@
-// The derivatives of Liao, Liu, Wang, Xiang, arXiv 1903.09650. Their names and those
+// These are the derivatives of Liao, Liu, Wang, Xiang, arXiv 1903.09650. Their names and those
 // of this file:
 //
 //   F_ij = 1 / (s_j - s_i), G_ij = 1 / (s_i + s_j), 0 on the diagonal      Factors, by h()
@@ -49,14 +49,14 @@ at::Tensor h(const at::Tensor& t, const at::Tensor& scale) {
   return x.masked_fill(zero, 1).reciprocal().masked_fill(zero, 0) / scale;
 }
 
-// The largest singular value. No derivative runs through it.
+// Returns the largest singular value. No derivative runs through it.
 at::Tensor scale_of(const at::Tensor& s) {
   const bool is_double = s.scalar_type() == at::kDouble;
   return s.detach()[0].clamp_min(is_double ? std::numeric_limits<double>::min()
                                            : std::numeric_limits<float>::min());
 }
 
-// The first columns of F + G and of F - G.
+// Factors are the first columns of F + G and of F - G.
 struct Factors {
   at::Tensor plus, minus;
 };

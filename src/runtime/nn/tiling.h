@@ -11,7 +11,7 @@
 
 namespace reprise::runtime::internal::nn {
 
-// A block of the elements of a Tiling. In the memory of the outputs it is one range.
+// A Tile is a block of the elements of a Tiling. In the memory of the outputs it is one range.
 struct Tile {
   int64_t number = 0;  // as Tiling counts them; unknown (0) in Order::kLikeKernels
   int64_t begin = 0;   // the first element, in the memory order of the outputs
@@ -57,7 +57,8 @@ class Tiling {
   void for_each(Order order, const std::function<void(const Tile&)>& work) const;
 
  private:
-  // A part of a tensor that has these strides in `dims_`. `sizes` are those of the tile, or 1.
+  // Returns a part of a tensor that has these strides in `dims_`. `sizes` are those of the tile, or
+  // 1.
   at::Tensor view(const at::Tensor& tensor, const std::vector<int64_t>& strides, const Tile& tile,
                   const std::vector<int64_t>& sizes) const;
   Tile flat_tile(int64_t begin, int64_t end) const;

@@ -1,4 +1,4 @@
-// The two halves of an estimated weight gradient, with signs as an argument.
+// Computes the two halves of an estimated weight gradient, with signs as an argument.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,8 @@
 namespace reprise::runtime::internal::online {
 namespace {
 
-// One core of a processor of today, in round numbers. Only the ratios matter.
+// These numbers are those of one core of a processor of today, in round numbers. Only the ratios
+// matter.
 constexpr double kCall = 500;         // nanoseconds
 constexpr double kBytesPerNano = 8;   // memory that is read or written
 constexpr double kFlopsPerNano = 20;  // multiplications and additions in a product
@@ -18,8 +19,8 @@ double elements(const View& view) {
   return product;
 }
 
-// The arithmetic of a call, from the shapes of its operands. Multiplications and additions count one
-// each.
+// An Arithmetic counts the multiplications and additions of a call, from the shapes of its
+// operands. Each of them counts as one.
 using Arithmetic = double (*)(const Call&);
 
 double last_size(const View& view) {

@@ -1,5 +1,5 @@
-// Modelled costs of calls. Online mode decides by them what to evict. Measured times would differ
-// from run to run, and so would the evictions.
+// These are modelled costs of calls. Online mode decides by them what to evict. Measured times
+// would differ from run to run, and so would the evictions.
 #pragma once
 
 #include "runtime/online/record.h"

@@ -1,4 +1,4 @@
-// One step in online mode, beside the plans of the steps before it.
+// This is one step in online mode, beside the plans of the steps before it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The heuristics by which online mode chooses what to evict.
+// These are the heuristics by which online mode chooses what to evict.
 //
 // M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch, T. Chen, Z. Tatlock, "Dynamic
 // Tensor Rematerialization", ICLR 2021, arXiv 2006.09616, section 4.1 and appendices C and D.
@@ -36,7 +36,8 @@ struct Heuristic {
 // Returns the heuristic of this name. Throws InputError with all names if there is none.
 const Heuristic& heuristic_named(const std::string& name);
 
-// A set of evicted values that are made from each other, in a union-find structure.
+// An EvictedSet is a set of evicted values that are made from each other, in a union-find
+// structure.
 struct EvictedSet {
   std::shared_ptr<EvictedSet> parent;
   double cost = 0;  // of all values in it, if it is a root

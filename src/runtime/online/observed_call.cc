@@ -45,7 +45,7 @@ void add_once(List& list, const ValuePtr& value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
-// The operators that autograd runs to put a gradient into .grad, or to add to it.
+// Returns whether autograd runs the operator to put a gradient into .grad, or to add to it.
 bool runs_accumulate_grad() {
   if (!step::in_backward()) return false;
   const auto node = torch::autograd::get_current_node();

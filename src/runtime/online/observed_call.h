@@ -1,4 +1,5 @@
-// An operator that the step calls: what is noted before its kernel runs, and the record behind it.
+// This is an operator that the step calls: what is noted before its kernel runs, and the record
+// behind it.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -13,8 +13,8 @@
 namespace reprise::runtime::internal::online {
 namespace {
 
-// Operators that give a tensor other memory write it, although their tag says that only the way to
-// look at the memory changes.
+// Returns whether the operator gives a tensor other memory. It then writes the tensor, although the
+// tag of the operator says that it only changes how the tensor looks at its memory.
 bool gives_other_memory(const std::string& name) {
   return name.starts_with("aten::resize") || name.starts_with("aten::set_");
 }

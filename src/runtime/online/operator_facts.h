@@ -1,4 +1,4 @@
-// The facts about an operator that online mode needs at each call, looked up once.
+// These are the facts about an operator that online mode needs at each call, looked up once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,4 @@
-// The search for the plan of a trace: behind the step, or on a thread of its own.
+// This is the search for the plan of a trace: behind the step, or on a thread of its own.
 #pragma once
 
 #include <unistd.h>
@@ -36,8 +36,8 @@ using PlanFunction = std::function<std::optional<StepPlan>(const Trace&, const S
 // Asks the function. What it throws becomes the reason why there is no plan.
 PlanAnswer answer_to(const PlanQuestion& question, const PlanFunction& plan);
 
-// At most one search on a thread of its own. All functions but close() are for one thread. In a child
-// of fork(), in which the thread does not exist, no search is under way.
+// A BackgroundSearch is at most one search on a thread of its own. All functions but close() are
+// for one thread. In a child of fork(), in which the thread does not exist, no search is under way.
 class BackgroundSearch {
  public:
   BackgroundSearch() = default;

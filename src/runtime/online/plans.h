@@ -1,4 +1,4 @@
-// The plans of steps in online mode, and what is known of steps that have none.
+// These are the plans of steps in online mode, and what is known of steps that have none.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 namespace reprise::runtime::internal::online {
 namespace {
 
-// The finalizer of MurmurHash3 (A. Appleby, public domain) as a step of a chain.
+// This is the finalizer of MurmurHash3 (A. Appleby, public domain) as a step of a chain.
 uint64_t mixed(uint64_t print, uint64_t word) {
   print = (print ^ word) * 0xff51afd7ed558ccdULL;
   print ^= print >> 33;

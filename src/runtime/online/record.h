@@ -1,4 +1,4 @@
-// The memory of online mode about a step: values, and the calls that made them.
+// This is the memory of online mode about a step: values, and the calls that made them.
 //
 // A value is one version of a storage's bytes; a write in place makes the next version. A call
 // holds its operands, and a value holds the call that made it. So a value that lives keeps the
@@ -64,7 +64,7 @@ struct Value {
 };
 using ValuePtr = std::shared_ptr<Value>;
 
-// The way in which an operand looks at its storage. Up to five dimensions lie inside.
+// A View is the way in which an operand looks at its storage. Up to five dimensions lie inside.
 struct View {
   c10::impl::SizesAndStrides shape;
   int64_t offset = 0;
@@ -89,14 +89,15 @@ struct Slot {
   size_t operands = 0;
 };
 
-// A value that a call makes: the item-th tensor of a result, or the next version of an operand.
+// A Made is a value that a call makes: the item-th tensor of a result, or the next version of an
+// operand.
 struct Made {
   std::weak_ptr<Value> value;
   size_t result = 0, item = 0;
   const Value* previous = nullptr;  // the operand that it is the next version of
 };
 
-// One call of an operator that has a kernel of its own.
+// A Call is one call of an operator that has a kernel of its own.
 struct Call {
   explicit Call(const OperatorFacts& called) : facts(called) {}
 

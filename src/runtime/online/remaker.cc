@@ -85,8 +85,8 @@ struct Remaker::Frame {
   }
 };
 
-// The calls that wait, each for the one behind it. It is a list and no recursion, because a step may
-// be a chain of many thousand calls.
+// Frames are the calls that wait, each for the one behind it. It is a list and no recursion,
+// because a step may be a chain of many thousand calls.
 class Remaker::Frames {
  public:
   explicit Frames(Remaker& remaker) : remaker_(remaker) {

@@ -11,7 +11,7 @@
 
 namespace reprise::runtime::internal::online {
 
-// A clock that modelled costs drive.
+// A Clock is a clock that modelled costs drive.
 struct Clock {
   double now = 0;
   double first_runs = 0, reruns = 0;  // sums of costs

@@ -23,7 +23,7 @@
 
 namespace reprise::runtime::internal::online {
 
-// How the exception begins that a kernel throws when it finds an operand missing.
+// A kernel that finds an operand missing throws an exception whose text begins in this way.
 inline constexpr const char* kMissingOperand = "online mode could not make an operand again: ";
 
 // Throws InputError for options that cannot be, and for a LibTorch before 2.13. `whose` is "online

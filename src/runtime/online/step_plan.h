@@ -1,4 +1,4 @@
-// A plan for steps in online mode that repeat, as a follower executes it call by call.
+// This is a plan for steps in online mode that repeat, as a follower executes it call by call.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The trace of a step in online mode: its calls in order, with what they read, made and cost.
+// This is the trace of a step in online mode: its calls in order, with what they read, made and
+// cost.
 //
 // Values have the number that they have among the values of the step (Value::serial). A step that
 // does the same again gives its values the same numbers.
@@ -14,8 +15,8 @@ struct TracedValue {
   int64_t bytes = 0;      // of its storage
   int32_t maker = -1;     // the call that made it; -1: no call did
   int32_t previous = -1;  // the value whose memory it took over, by a write in place
-  // The numbers of calls before it could no longer be made again, and before it was seen to be gone;
-  // -1: never.
+  // So many calls ran before the value could no longer be made again, and before it was seen to be
+  // gone. -1 stands for never.
   int32_t anchored = -1, gone = -1;
   bool outside = false;     // memory from before the step
   bool at_the_end = false;  // it is held when the step ends

@@ -1,4 +1,4 @@
-// The values that are at home in storages of a step, and what may happen to their bytes.
+// These are the values that are at home in storages of a step, and what may happen to their bytes.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -15,9 +15,9 @@
 
 namespace reprise::runtime::internal::online {
 
-// The values of a step, by storage. An evicted storage has no memory, and whoever asks for its
-// pointer gets an exception with a text. A storage that may be evicted tells when code outside of
-// operators takes its pointer to write (`touched`); it does not while it is pinned.
+// Values has the values of a step, by storage. An evicted storage has no memory, and whoever asks
+// for its pointer gets an exception with a text. A storage that may be evicted tells when code
+// outside of operators takes its pointer to write (`touched`); it does not while it is pinned.
 //
 // Values are on one thread. The destructor lets go of all storages; values that are still evicted
 // then can never be read again.
@@ -84,7 +84,7 @@ class Values {
   // Returns the newest values of the storages that somebody holds, in the order of the step.
   std::vector<ValuePtr> held() const;
 
-  // A value that can no longer be made again from now on.
+  // An Anchored is a value that can no longer be made again from now on.
   struct Anchored {
     uint64_t serial = 0;
     c10::weak_intrusive_ptr<c10::StorageImpl> home;

@@ -85,7 +85,7 @@ class Rewriter {
   Rewriter& operator=(const Rewriter&) = delete;
 
   const step::Recording& recording() const { return recording_; }
-  // The calls that read the memory of a value, in order.
+  // Returns the calls that read the memory of a value, in order.
   const std::vector<int32_t>& readers(int32_t value) const {
     return readers_[static_cast<size_t>(value)];
   }
@@ -102,7 +102,7 @@ class Rewriter {
   // maker. Returns -1 if that call is not in the forward pass, or if c is not the last reader of
   // the value.
   int32_t last_forward_use(int32_t value, int32_t c) const;
-  // The bytes of the largest value of the step.
+  // Returns the bytes of the largest value of the step.
   int64_t largest() const { return largest_; }
   // Returns whether a saving of so many bytes is worth the planner's time.
   bool is_worthwhile(int64_t bytes) const { return bytes * kWorthwhile > largest_; }
@@ -121,7 +121,7 @@ class Rewriter {
   void add(CallRealization realization);
   // Adds one more variant to a piece of a realization that was found.
   void add_variant(size_t realization, size_t piece, int32_t work, VariantName name);
-  // The alternatives that this row and the rows before it found.
+  // Returns the alternatives that this row and the rows before it found.
   const Alternatives& found() const { return found_; }
   // Returns the step with all that was added. The rewriter is empty then.
   RewrittenStep take();
@@ -129,8 +129,8 @@ class Rewriter {
  private:
   // Makes the realization stand for all of `calls`. Returns false if that is not possible.
   bool widen(CallRealization& realization, const std::vector<int32_t>& calls) const;
-  // Combines two realizations of the same calls that change different calls. Absent if they cannot
-  // be combined.
+  // Combines two realizations of the same calls that change different calls. Returns nothing if
+  // they cannot be combined.
   std::optional<CallRealization> both(const CallRealization& a, const CallRealization& b) const;
 
   static constexpr int64_t kWorthwhile = 64;  // a worthwhile saving exceeds largest_ / 64
@@ -159,14 +159,14 @@ bool is_in_rows(const step::Geometry& geometry);
 bool fills_storage(const step::TensorRef& ref, const step::Recording& recording);
 // Returns whether the tensor is all of its storage, each element once, in any order.
 bool covers_storage(const step::TensorRef& ref, const step::Recording& recording);
-// The argument of this name; null if there is none.
+// Returns the argument of this name; null if there is none.
 const step::Argument* argument_of(const step::Call& call, const char* name);
-// The smallest type that holds positions in the last `dimensions` dimensions of a tensor.
+// Returns the smallest type that holds positions in the last `dimensions` dimensions of a tensor.
 at::ScalarType type_of_positions(const step::Geometry& input, size_t dimensions);
-// A kernel that calls an operator with all its arguments from the stack.
+// Returns a kernel that calls an operator with all its arguments from the stack.
 step::Kernel kernel_of(const c10::OperatorHandle& op);
 
-// The rows of the registry.
+// These functions are the rows of the registry.
 void in_place(Rewriter& rewriter);
 void perceptron_by_rows(Rewriter& rewriter);
 void tiles(Rewriter& rewriter);

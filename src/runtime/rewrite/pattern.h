@@ -17,7 +17,7 @@ class Pattern {
   const step::Recording& recording() const { return recording_; }
   const step::Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
   const std::string& name(int32_t c) const { return call(c).op.operator_name().name; }
-  // The argument of this name of call c, which must have one.
+  // Returns the argument of this name of call c, which must have one.
   const step::TensorRef& argument(int32_t c, const char* which) const {
     return argument_of(call(c), which)->tensors[0];
   }
@@ -33,12 +33,12 @@ class Pattern {
   }
   bool is_result(const step::TensorRef& ref) const { return rewriter_.is_result(ref.index); }
 
-  // The call that makes the value in memory of its own; -1 if there is none.
+  // Returns the call that makes the value in memory of its own; -1 if there is none.
   int32_t maker(const step::TensorRef& ref) const {
     if (ref.memory != step::Memory::kValue) return -1;
     return value(ref).previous < 0 ? value(ref).maker : -1;
   }
-  // The same call, if its name is `wanted`; else -1.
+  // Returns the same call, if its name is `wanted`; else -1.
   int32_t maker(const step::TensorRef& ref, const char* wanted) const {
     const int32_t c = maker(ref);
     return c >= 0 && name(c) == wanted ? c : -1;

@@ -1,5 +1,5 @@
-// The options and the state of LibTorch's optimizers, field by field, under the names that they
-// have in Python, too.
+// These are the options and the state of LibTorch's optimizers, field by field, under the names
+// that they have in Python, too.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The state of an optimizer in a saved state.
+// This file has the state of an optimizer in a saved state.
 #pragma once
 
 #include <ATen/core/Tensor.h>

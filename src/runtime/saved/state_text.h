@@ -1,6 +1,6 @@
-// The text of a saved state: what is in the file beside tensors (docs/formats.md, reprise.state).
-// Values of other kinds than JSON's own are objects of one key: {"float": "0.1"}, {"tensor": NAME},
-// {"tuple": [...]}.
+// This is the text of a saved state: what is in the file beside tensors (docs/formats.md,
+// reprise.state). Values of other kinds than JSON's own are objects of one key: {"float": "0.1"},
+// {"tensor": NAME}, {"tuple": [...]}.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Files of tensors (reprise/io/tensors.h) with LibTorch's tensors.
+// These are files of tensors (reprise/io/tensors.h) with LibTorch's tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +34,7 @@ void read_into(const TensorFile& file, const TensorEntry& entry, const at::Tenso
 at::Tensor read_tensor(const TensorFile& file, const TensorEntry& entry);
 
 // Says how a tensor differs in shape or type from its entry: "has shape [2, 3] and type F32, and
-// [2] and F64 in the file". Empty if it does not.
+// [2] and F64 in the file". The text is empty if it does not differ.
 std::string difference(const TensorEntry& entry, const at::Tensor& tensor);
 
 }  // namespace reprise::runtime::internal::saved

@@ -1,4 +1,4 @@
-// Masks of one bit for each element.
+// These are masks of one bit for each element.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace reprise::runtime::internal::state {
 
-// The bytes of a mask of so many elements.
+// Returns the bytes of a mask of so many elements.
 int64_t bytes_of_bits(int64_t elements);
 
 // The bytes of two elements: one stands for bit 0, the other for bit 1.

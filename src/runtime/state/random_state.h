@@ -13,9 +13,9 @@ struct CPUGeneratorImpl;
 
 namespace reprise::runtime::internal::state {
 
-// The state of the CPU generator and, if `device` is another device, of that device's generator.
-// The CPU's state is copied as a plain object, because at::Generator::get_state() would take 5,056
-// bytes from the counting allocator.
+// A RandomState is the state of the CPU generator and, if `device` is another device, of that
+// device's generator. The CPU's state is copied as a plain object, because
+// at::Generator::get_state() would take 5,056 bytes from the counting allocator.
 class RandomState {
  public:
   explicit RandomState(c10::Device device);  // copies the current state

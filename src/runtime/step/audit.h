@@ -1,4 +1,4 @@
-// Facts about a step that the schemas of its operators do not state.
+// These are facts about a step that the schemas of its operators do not state.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Images of memory from before a run of a step, to take back what the run has written outside
-// itself.
+// These are images of memory from before a run of a step. They serve to take back what the run has
+// written outside itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>

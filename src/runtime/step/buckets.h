@@ -1,5 +1,5 @@
-// The buckets in which the gradients of a captured step are averaged over several processes, as
-// values.
+// These are the buckets in which the gradients of a captured step are averaged over several
+// processes, as values.
 #pragma once
 
 #include <cstddef>

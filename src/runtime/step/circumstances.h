@@ -1,4 +1,5 @@
-// The circumstances that a captured step holds for. Any other circumstances need another capture.
+// These are the circumstances that a captured step holds for. Any other circumstances need another
+// capture.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ class Circumstances {
   // Says in words what differs from `now`. The text is empty if nothing does. Inputs may begin at
   // other offsets of the same alignment, as batches do that are parts of one tensor.
   std::string difference(const Circumstances& now) const;
-  // The same for settings and watched values alone.
+  // Says the same for settings and watched values alone.
   std::string difference_of_values(const Circumstances& now) const;
   // Returns the names of the settings and of the watched values.
   std::vector<std::string> names() const;

@@ -1,4 +1,4 @@
-// Fingerprints of memory: hashes that show whether bytes have changed.
+// Fingerprints of memory are hashes that show whether bytes have changed.
 #pragma once
 
 #include <c10/core/Storage.h>

@@ -1,4 +1,4 @@
-// Host reads: numbers that a step reads out of tensors, on which its branches and sizes depend.
+// Host reads are numbers that a step reads out of tensors, on which its branches and sizes depend.
 // Each becomes a guard, an operation of the recording that reads the same tensor and expects the
 // number of the capture. A replay that meets another number ends there.
 //

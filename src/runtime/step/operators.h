@@ -1,4 +1,4 @@
-// Knowledge about operators that their schemas do not state.
+// This file knows about operators what their schemas do not state.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

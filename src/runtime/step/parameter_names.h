@@ -1,4 +1,4 @@
-// The names of parameters in messages and in the ids of operations.
+// These are the names of parameters in messages and in the ids of operations.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// The memory that the tensors of a step lie in: values that the step makes, and externals that were
-// there before it.
+// This is the memory that the tensors of a step lie in: values that the step makes, and externals
+// that were there before it.
 #pragma once
 
 #include <c10/core/Storage.h>

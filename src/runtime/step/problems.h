@@ -1,4 +1,4 @@
-// The first reason that was met why a step cannot be captured.
+// This is the first reason that was met why a step cannot be captured.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A recording of a training step: its leaf operations in the order of execution. Every tensor is
+// A Recording holds a training step: its leaf operations in the order of execution. Every tensor is
 // replaced by the memory that it lies in and the way to look at this memory.
 #pragma once
 

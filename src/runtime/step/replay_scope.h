@@ -1,4 +1,4 @@
-// The state of the thread in which a replay calls kernels.
+// This is the state of the thread in which a replay calls kernels.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,4 +1,5 @@
-// The settings of the process by which LibTorch chooses kernels, and so the order of their sums.
+// These are the settings of the process by which LibTorch chooses kernels, and so the order of
+// their sums.
 #pragma once
 
 #include <string>

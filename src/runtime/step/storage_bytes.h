@@ -11,7 +11,7 @@
 
 namespace reprise::runtime::internal::step {
 
-// An allocator whose new bytes are not set, because they are written at once.
+// An Unset is an allocator whose new bytes are not set, because they are written at once.
 struct Unset : std::allocator<char> {
   template <class Other>
   struct rebind {

@@ -1,4 +1,4 @@
-// The updates of an optimizer that are part of a captured step, as values.
+// These are the updates of an optimizer that are part of a captured step, as values.
 #pragma once
 
 #include <cstddef>

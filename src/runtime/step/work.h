@@ -1,4 +1,4 @@
-// Works: the kernels that a replay runs, with operands that are values and externals of a
+// Works are the kernels that a replay runs, with operands that are values and externals of a
 // recording.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Storages whose memory goes away and comes back. Whoever holds a tensor of such a storage holds the
-// same storage all the time, and an access to it throws while the memory is away.
+// These are storages whose memory goes away and comes back. Whoever holds a tensor of such a
+// storage holds the same storage all the time, and an access to it throws while the memory is away.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,4 +1,4 @@
-// A checksum of a block of bytes that is faster than a disk.
+// This is a checksum of a block of bytes that is faster than a disk.
 #pragma once
 
 #include <cstddef>

@@ -52,8 +52,9 @@ Nanos part_of(Nanos time, double share) {
   return Nanos(static_cast<int64_t>(std::llround(static_cast<double>(time.count()) * share)));
 }
 
-// How unsure the median time of an op is, as a share of it: half of the range of the measured times over the
-// root of their number. Of all ops the median, since a single outlier makes a range of any size.
+// Returns how unsure the median time of an op is, as a share of this time: half of the range of the
+// measured times over the root of their number. The result is the median over all ops, since a
+// single outlier makes a range of any size.
 double share_unsure(const std::vector<TimeSpread>& spread) {
   std::vector<double> shares;
   for (const TimeSpread& one : spread) {
@@ -68,7 +69,8 @@ double share_unsure(const std::vector<TimeSpread>& spread) {
   return *middle;
 }
 
-// The time of the runs that only one of the plans has, and the time in which the second one waits.
+// Returns the time of the runs that only one of the plans has, plus the time in which the second
+// plan waits.
 Nanos unlike(const Comparison& both) {
   std::map<std::pair<std::string, std::string>, int64_t> count;
   Nanos waits = both.with.plan->time;

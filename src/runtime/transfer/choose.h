@@ -29,7 +29,7 @@ struct AutoMemory {
 // was named and is not there.
 AutoMemory memory_for_auto(const OffloadOptions& asked, c10::Device device);
 
-// The answers that are compared, and what they are for.
+// A Comparison has the answers that are compared, and what they are for.
 struct Comparison {
   const Graph& graph;         // of both plans
   const PlanResult& without;  // a second memory

@@ -1,4 +1,4 @@
-// The copies of one step between the device and the memories behind it.
+// These are the copies of one step between the device and the memories behind it.
 //
 // Chain mode and graph mode execute the copies and waits of a plan here. Each of them says where the
 // memory of a value is, and does with memory that comes back what suits it.

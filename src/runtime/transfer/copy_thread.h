@@ -1,4 +1,4 @@
-// A thread that makes copies, one after the other.
+// This is a thread that makes copies, one after the other.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// A disk as a memory behind the device, on the CPU: one temporary file, and threads that copy while
-// the step computes.
+// This is a disk as a memory behind the device, on the CPU: one temporary file, and threads that
+// copy while the step computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,5 @@
-// A memory behind the device, as what executes a plan sees it: copies begin, and are waited for.
+// This is a memory behind the device, as what executes a plan sees it: copies begin, and are waited
+// for.
 //
 // The interface knows nothing of chains or graphs, and little of devices: blocks are addresses in
 // the device's memory. A disk behind a host is one implementation (disk.h). Host memory behind an
@@ -26,7 +27,7 @@ class Parcel {
   virtual ~Parcel() = default;
 };
 
-// A copy. It may be over, under way, or wait for its turn.
+// A Ticket is a copy. It may be over, under way, or wait for its turn.
 class Ticket {
  public:
   virtual ~Ticket() = default;

@@ -1,4 +1,5 @@
-// The calls of the system that the disk makes, as a seam where tests make them fail or slow.
+// These are the calls of the system that the disk makes, as a seam where tests make them fail or
+// slow.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +26,7 @@ class FileCalls {
   virtual int64_t free_bytes(int file);
 };
 
-// The calls that disks make which are opened from now on.
+// Returns the calls that disks make which are opened from now on.
 FileCalls& file_calls();
 
 // Puts other calls in their place for a scope. Disks that were opened meanwhile keep them.

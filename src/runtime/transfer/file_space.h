@@ -1,4 +1,4 @@
-// The ranges of a file that are in use.
+// These are the ranges of a file that are in use.
 #pragma once
 
 #include <cstdint>

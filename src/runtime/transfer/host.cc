@@ -44,7 +44,7 @@ struct PinnedBytes final : Parcel {
   at::Tensor bytes;
 };
 
-// An event on one of the streams.
+// A CopyTicket is an event on one of the streams.
 class CopyTicket final : public Ticket {
  public:
   CopyTicket(c10::Device device, c10::Stream stream) : device_(device), event_(device.type()) {

@@ -1,4 +1,5 @@
-// Host memory as a memory behind a device: pinned memory, and copies on streams of their own.
+// This file has host memory as a memory behind a device: pinned memory, and copies on streams of
+// their own.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -111,7 +111,7 @@ class Measure {
     }
   }
 
-  // The time that a small copy takes.
+  // Returns the time that a small copy takes.
   Nanos latency(bool out) {
     std::vector<Nanos> times;
     for (int k = 0; k < kSmallCopies; ++k) {

@@ -1,4 +1,5 @@
-// A file without a name: it is gone as soon as nobody has it open, also when the process is killed.
+// This is a file without a name: it is gone as soon as nobody has it open, also when the process is
+// killed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Small models on a device, and everything that a step of theirs changes.
+// These are small models on a device, and everything that a step of theirs changes.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace reprise::runtime::testing {
 
-// A model as stages, with its batch and its loss.
+// A DeviceModel is a model as stages, with its batch and its loss.
 struct DeviceModel {
   std::vector<Stage> stages;
   at::Tensor input, target;
@@ -34,7 +34,7 @@ DeviceModel make_device_model(const std::string& name, c10::Device device);
 
 void seed_device(c10::Device device, uint64_t value);
 
-// The least effort of measuring a model. The output does not outlive the loss.
+// Returns the options of the least effort to measure a model. The output does not outlive the loss.
 MeasureOptions once();
 
 // The reports of missing synchronisation since the last call, one a line.
@@ -46,7 +46,7 @@ Tensors everything(const DeviceModel& model, const at::Tensor& loss);
 // Two plain steps on the CPU; the second one shows what the first one left behind.
 Tensors plain_result(const std::string& name);
 
-// The number of the first part that differs in at least one bit; -1: all are equal.
+// Returns the number of the first part that differs in at least one bit; -1: all are equal.
 int first_difference(const Tensors& a, const Tensors& b);
 
 }  // namespace reprise::runtime::testing

@@ -35,7 +35,7 @@ TEST(DeviceLimits, ADiskForADeviceIsRefusedByName) {
   }
 }
 
-// The second half of the stages on sim:1. The budget of graph mode is that of both together.
+// Puts the second half of the stages on sim:1. The budget of graph mode is that of both devices.
 DeviceModel on_two_devices() {
   DeviceModel model = make_device_model("dense", sim::device(0));
   const size_t half = model.stages.size() / 2;

@@ -1,5 +1,5 @@
-// The runtime's promises on a device: bits of plain training on the CPU, predicted bytes, no missing
-// synchronisation, nothing left behind by a failure.
+// Checks the runtime's promises on a device: the bits of plain training on the CPU, the predicted
+// bytes, no missing synchronisation, and nothing left behind by a failure.
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <tuple>

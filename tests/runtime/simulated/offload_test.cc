@@ -1,5 +1,5 @@
-// Values of chains and of captured steps that move from a device to host memory: the bits of plain
-// training on the CPU, the predicted bytes of the device, copies that overlap, no missing
+// Tests values of chains and of captured steps that move from a device to host memory: the bits of
+// plain training on the CPU, the predicted bytes of the device, copies that overlap, no missing
 // synchronisation.
 #include <algorithm>
 #include <set>
@@ -13,7 +13,7 @@
 namespace reprise::runtime::testing {
 namespace {
 
-// A host that is so fast that moving always pays.
+// Returns a host that is so fast that moving always pays.
 Machine fast_host() {
   Machine machine = parse_offload("host=1000GB/s");
   for (Channel& channel : machine.channels) channel.latency = Nanos(0);
@@ -111,7 +111,7 @@ StepPlanOptions moving_plan(Budget budget, bool arena) {
           .offload = {.to = "host", .machine = fast_host()}};
 }
 
-// A budget near the smallest one that a search finds with the host.
+// Returns a budget near the smallest one that a search finds with the host.
 Bytes tight_budget(CapturedStep& step) {
   const Baseline plain = step.plan(moving_plan({}, false)).baseline;
   const PlanResult none = step.try_plan(moving_plan(step.graph().fixed, false));

@@ -1,5 +1,6 @@
-// The same promises on a device for steps that run in parts of the batch, and for steps that update
-// parameters: the bits of plain training on the CPU, predicted bytes, no missing synchronisation.
+// Tests the same promises on a device for steps that run in parts of the batch, and for steps that
+// update parameters: the bits of plain training on the CPU, predicted bytes, no missing
+// synchronisation.
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 

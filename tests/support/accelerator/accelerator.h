@@ -1,4 +1,5 @@
-// A simulated accelerator for tests, on LibTorch's device type PrivateUse1. Its name is `sim`.
+// This is a simulated accelerator for tests, on LibTorch's device type PrivateUse1. Its name is
+// `sim`.
 //
 // It answers one question on machines without a GPU: does a program treat a device as a device? Host
 // code cannot touch the memory of a device, memory is limited, copies land as late as a correct
@@ -15,7 +16,8 @@
 
 namespace sim {
 
-// How long things take on the simulated clock. All of them are rates and durations of no real device.
+// Speed says how long things take on the simulated clock. These rates and durations are those of no
+// real device.
 struct Speed {
   int64_t launch_ns = 1'000;              // the host's time for one kernel, copy or question
   int64_t kernel_ns = 2'000;              // of each kernel, beside the bytes that it touches
@@ -77,7 +79,8 @@ void give_back_own_memory(void* front);
 // waited for. It depends on the calls alone, so that every run shows the same times.
 int64_t host_time_ns();
 
-// How long kernels ran on the device so far, and how long copies from and to the host.
+// BusyTimes say how long kernels ran on the device so far, and how long copies from and to the host
+// ran.
 struct BusyTimes {
   int64_t kernels_ns = 0, to_device_ns = 0, to_host_ns = 0;
   bool operator==(const BusyTimes&) const = default;

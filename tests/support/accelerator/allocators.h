@@ -1,4 +1,4 @@
-// The allocators that LibTorch sees.
+// These are the allocators that LibTorch sees.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -1,4 +1,4 @@
-// The memory of one device.
+// Hands out the memory of one device.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -28,7 +28,7 @@ class DeviceMemory {
   // c10::OutOfMemoryError if the capacity or the holes do not suffice.
   char* take(size_t bytes);
   void give_back(void* front);
-  // The same, past the block server.
+  // These functions do the same, past the block server.
   char* take_own(size_t bytes);
   void give_back_own(void* front);
   void record_stream(void* front, int stream);

@@ -1,11 +1,12 @@
-// Memory that is mapped at two addresses, so that one of them can be forbidden.
+// This is memory that is mapped at two addresses, so that one of them can be forbidden.
 #pragma once
 
 #include <cstddef>
 
 namespace sim {
 
-// One file in memory, mapped twice. Pages take memory when they are touched first.
+// A DoubleMapping is one file in memory, mapped twice. Pages take memory when they are first
+// touched.
 class DoubleMapping {
  public:
   enum class Front { kForbidden, kOpen };  // what the host may do at the first address

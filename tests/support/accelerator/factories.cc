@@ -1,4 +1,4 @@
-// Making tensors of a device, and sharing and resizing their storages.
+// Makes tensors of a device, and shares and resizes their storages.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/DispatchStub.h>
@@ -72,8 +72,9 @@ at::Tensor like_on_host(const at::Tensor& tensor) {
   return at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
 }
 
-// The CPU's choice between fused attention and its parts. It depends on shapes and types alone, so no
-// byte is read, and the CPU's kernel is called directly: whoever watches operators sees none.
+// Returns the CPU's choice between fused attention and its parts. It depends on shapes and types
+// alone, so no byte is read, and the CPU's kernel is called directly: whoever watches operators
+// sees none.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool causal,
                          std::optional<double> scale, bool grouped) {

@@ -1,4 +1,4 @@
-// The handler of faults.
+// This is the handler of faults.
 #pragma once
 
 namespace sim {

@@ -1,4 +1,4 @@
-// Random numbers of a device.
+// These are random numbers of a device.
 #pragma once
 
 #include <ATen/core/Generator.h>

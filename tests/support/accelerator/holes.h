@@ -1,4 +1,4 @@
-// The free ranges of one block of memory.
+// These are the free ranges of one block of memory.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class Holes {
     if (bytes > 0) holes_.emplace(0, bytes);
   }
 
-  // The offset of a range of this size, which is taken; nothing if no hole is large enough.
+  // Returns the offset of a range of this size, which is taken; nothing if no hole is large enough.
   std::optional<size_t> take(size_t bytes);
   // The range was taken.
   void give_back(size_t offset, size_t bytes);

@@ -1,4 +1,4 @@
-// The kernels of the devices.
+// This file has the kernels of the devices.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<uint64_t> adopted{0}, copied{0};
 
-// The same elements in another storage.
+// Returns the same elements in another storage.
 at::Tensor same_elements(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& like) {
   // Not of the kind VIEW, which takes the keys of autograd from its caller.
   at::Tensor made =
@@ -179,7 +179,7 @@ c10::IValue Operands::to_device(const c10::IValue& value) {
   return value;
 }
 
-// The memory that a kernel left in a storage of the host, as the device's.
+// Returns the memory that a kernel left in a storage of the host as memory of the device.
 c10::DataPtr Operands::take_over(const c10::Storage& host) {
   if (host.nbytes() == 0) return {nullptr, *device_};
   void* const data = host.mutable_data();

@@ -1,4 +1,4 @@
-// Tensors of a device as tensors of the host, for the time of one call.
+// These are tensors of a device as tensors of the host, for the time of one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,8 +56,8 @@ class Operands {
   // After the kernel: operands that it resized or gave other memory are so on the device, too.
   void update();
 
-  // A result: the operand itself, a view of one, or a new tensor that takes the result's memory.
-  // Throws c10::Error if the result has no plain storage.
+  // Returns a result: the operand itself, a view of one, or a new tensor that takes the result's
+  // memory. Throws c10::Error if the result has no plain storage.
   c10::IValue to_device(const c10::IValue& value);
   at::Tensor to_device(const at::Tensor& result);
 

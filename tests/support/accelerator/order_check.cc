@@ -39,8 +39,8 @@ void OrderCheck::split(const char* at) {
   ranges_.emplace_hint(after, at, std::move(rest));
 }
 
-// The range that begins at the address, where a boundary is. It is new if no range begins there, and
-// then ends at the next range or at `end`.
+// Returns the range that begins at the address, where a boundary is. It is new if no range begins
+// there, and then ends at the next range or at `end`.
 OrderCheck::Range& OrderCheck::range_at(const char* at, const char* end) {
   const auto next = ranges_.lower_bound(at);
   if (next != ranges_.end() && next->first == at) return next->second;

@@ -1,4 +1,4 @@
-// The check that streams, events and waits order what needs an order.
+// This is the check that streams, events and waits order what needs an order.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Pinned memory of the host, and who may touch it while copies are under way.
+// This file has pinned memory of the host, and who may touch it while copies are under way.
 #pragma once
 
 #include <c10/core/Allocator.h>

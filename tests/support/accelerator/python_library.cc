@@ -1,4 +1,4 @@
-// The devices for Python: operators of the library `sim`, which python/sim.py wraps.
+// Gives the devices to Python, as operators of the library `sim`, which python/sim.py wraps.
 #include <ATen/Context.h>
 #include <torch/library.h>
 

@@ -1,4 +1,4 @@
-// Streams, events and the simulated clock of the devices.
+// These are streams, events and the simulated clock of the devices.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -24,7 +24,7 @@ c10::Stream stream_of(int number);
 inline int device_of_stream(int number) { return number / kStreamsPerDevice; }
 std::string stream_name(int number);  // "stream 3 of sim:0"
 
-// The place of an event in its stream. Recording it again moves it.
+// An Event is a place in its stream. Recording it again moves it.
 struct Event {
   int stream = -1;      // -1: never recorded
   uint64_t ticket = 0;  // the copies of the stream up to this number stand before it
@@ -32,17 +32,17 @@ struct Event {
   Clock clock;
 };
 
-// Where a copy runs: each direction of each device is a queue of its own.
+// A Channel says where a copy runs: each direction of each device is a queue of its own.
 enum class Channel { kToDevice, kToHost };
 
-// The streams of all devices. There are no threads. Kernels run when they are called, behind
-// whatever their stream has queued. Copies are queued, and the bytes land only when somebody waits
-// for them: the host, a kernel behind them, or a stream that waits for an event behind them. So
-// a program that forgets to wait sees the old bytes, in every run.
+// Streams has the streams of all devices. There are no threads. Kernels run when they are called,
+// behind whatever their stream has queued. Copies are queued, and the bytes land only when somebody
+// waits for them: the host, a kernel behind them, or a stream that waits for an event behind them.
+// So a program that forgets to wait sees the old bytes, in every run.
 //
-// Time is simulated: a call adds its duration to its stream and channel, waiting moves the clock of
-// the host. A question whether something is over is answered by that clock, and costs time, so that
-// loops that ask end.
+// Time is simulated. A call adds its duration to its stream and channel, and waiting moves the
+// clock of the host. This clock answers the question whether something is over. The question costs
+// time, so a loop that asks comes to an end.
 class Streams {
  public:
   // The function is called after each wait of the host.

@@ -1,4 +1,4 @@
-// Activations whose backward pass keeps 1 to 5 bits an element: few-bit backward.
+// These are activations whose backward pass keeps 1 to 5 bits an element: few-bit backward.
 //
 // The forward pass is PyTorch's. The backward pass replaces the derivative by a function that is
 // constant between a few boundaries, so that only the number of the step is kept for each element:
@@ -29,7 +29,8 @@
 
 namespace reprise::runtime::nn {
 
-// A function that is constant between boundaries: levels[i] from boundaries[i - 1] to boundaries[i].
+// A StepTable is a function that is constant between boundaries: levels[i] from boundaries[i - 1]
+// to boundaries[i].
 struct StepTable {
   std::vector<double> boundaries;  // ascending
   std::vector<double> levels;      // one more than boundaries: 2, 4, 8, 16 or 32

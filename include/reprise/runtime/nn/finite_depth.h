@@ -1,4 +1,4 @@
-// Machines of finite depth: a network with all shortcuts at once, solved in one buffer.
+// A machine of finite depth is a network with all shortcuts at once, solved in one buffer.
 //
 //   rt::nn::FiniteDepth machine({16, 32, 32, 10}, "tanh");  // a block of inputs, and three others
 //   at::Tensor z = machine->forward(x);                     // samples x (16 + 32 + 32 + 10)
@@ -33,8 +33,8 @@ namespace reprise::runtime::nn {
 at::Tensor finite_depth(const at::Tensor& x, const Tensors& weights, const Tensors& biases,
                         const std::string& activation = "relu");
 
-// The layer, with weights and biases that torch::nn::Linear would begin with. Throws InputError unless there
-// are two sizes above 0.
+// FiniteDepth is the layer, with weights and biases that torch::nn::Linear would begin with. Throws
+// InputError unless there are two sizes above 0.
 class FiniteDepthImpl : public torch::nn::Module {
  public:
   explicit FiniteDepthImpl(std::vector<int64_t> sizes, std::string activation = "relu");

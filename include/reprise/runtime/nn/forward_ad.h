@@ -1,4 +1,5 @@
-// Element-wise functions that keep less for the backward pass, without a capture: nested Forward-AD.
+// These are element-wise functions that keep less for the backward pass, without a capture: nested
+// Forward-AD.
 //
 // An activation that is written out (x * sigmoid(x)) makes autograd keep a tensor for each of its
 // operations. The functions here run it tile by tile, so that inner tensors exist for one tile only,
@@ -65,7 +66,8 @@ namespace nn {
 using Elementwise = std::function<at::Tensor(const Tensors&)>;
 using ElementwiseOfOne = std::function<at::Tensor(const at::Tensor&)>;
 
-// How forward_ad() stores the derivative between forward and backward pass.
+// A DerivativeStorage says how forward_ad() stores the derivative between forward and backward
+// pass.
 enum class DerivativeStorage {
   kFull,      // in the type of the operand
   kFloat16,   // 11 significant bits, up to 65,504
@@ -77,7 +79,8 @@ enum class DerivativeStorage {
 
 struct ForwardAdOptions {
   DerivativeStorage storage = DerivativeStorage::kFull;
-  // The elements of a tile, a positive multiple of 4,096. 0: 65,536 on the CPU, 4,194,304 elsewhere.
+  // A tile has so many elements: a positive multiple of 4,096. 0 stands for 65,536 on the CPU, and
+  // for 4,194,304 elsewhere.
   int64_t tile = 0;
 
   bool operator==(const ForwardAdOptions&) const = default;
@@ -89,8 +92,8 @@ struct InTileOptions {
   bool operator==(const InTileOptions&) const = default;
 };
 
-// A function that runs tile by tile. Copies share what was found out about the function. A call may
-// throw InputError, see above, and what the function throws.
+// A TiledFunction is a function that runs tile by tile. Copies share what was found out about the
+// function. A call may throw InputError, see above, and what the function throws.
 class TiledFunction final {
  public:
   explicit TiledFunction(std::shared_ptr<const internal::nn::Spec> spec);
@@ -111,7 +114,7 @@ TiledFunction forward_ad(ElementwiseOfOne function, ForwardAdOptions options = {
 TiledFunction in_tile(Elementwise function, InTileOptions options = {});
 TiledFunction in_tile(ElementwiseOfOne function, InTileOptions options = {});
 
-// An activation as its paper writes it.
+// An Activation is an activation as its paper writes it.
 struct Activation {
   std::string name;     // "gelu-tanh"
   std::string formula;  // for people

@@ -1,4 +1,4 @@
-// Tensors in 8, 4 or 2 bits an element, with a scale for each group of elements.
+// Encodes tensors in 8, 4 or 2 bits an element, with a scale for each group of elements.
 //
 //   rt::nn::Encoded small = rt::nn::encode(x, {.bits = 8});   // 8.25 bits an element in place of 32
 //   at::Tensor close = rt::nn::decode(small);                 // |close - x| <= small.largest_error()
@@ -48,9 +48,10 @@ struct Encoded {
   at::Tensor error;        // kOlive: one number, the largest error of an element
 
   int64_t bytes() const;
-  // The largest error of an element; NaN if an element was not finite. kRange: half a step, or a whole
-  // one if it was rounded at random, and the rounding of the type itself. kOlive has no such bound,
-  // because a victim is lost however large it is: the number is the error that encode() has found.
+  // Returns the largest error of an element; NaN if an element was not finite. kRange: half a step,
+  // or a whole one if it was rounded at random, and the rounding of the type itself. kOlive has no
+  // such bound, because a victim is lost however large it is: the number is the error that encode()
+  // has found.
   double largest_error() const;
 };
 

@@ -1,4 +1,5 @@
-// A batch norm and its activation that keep their result alone for the backward pass: InPlace-ABN.
+// This is a batch norm and its activation that keep their result alone for the backward pass:
+// InPlace-ABN.
 //
 //   rt::nn::InPlaceAbn norm(64, {.activation = rt::nn::AbnActivation::kLeakyRelu});
 //   at::Tensor z = norm->forward(x);  // keeps z, which the next layer keeps anyway, and not x
@@ -55,7 +56,7 @@ at::Tensor in_place_abn(const at::Tensor& x, const at::Tensor& weight, const at:
                         const at::Tensor& running_mean, const at::Tensor& running_var,
                         bool training, const InPlaceAbnOptions& options = {});
 
-// The layer, with the parameters and buffers of torch::nn::BatchNorm2d.
+// InPlaceAbn is the layer. It has the parameters and buffers of torch::nn::BatchNorm2d.
 class InPlaceAbnImpl : public torch::nn::Module {
  public:
   explicit InPlaceAbnImpl(int64_t features, InPlaceAbnOptions options = {});

@@ -1,5 +1,5 @@
-// Reversible networks: the backward pass computes the inputs of each block from its outputs, so that
-// memory for activations does not grow with the number of blocks.
+// This header has reversible networks: the backward pass computes the inputs of each block from its
+// outputs, so that memory for activations does not grow with the number of blocks.
 //
 //   std::vector<rt::nn::ReversibleBlock> blocks;
 //   for (int i = 0; i < 64; ++i) blocks.push_back({branch(f[i]), branch(g[i])});
@@ -54,7 +54,7 @@
 
 namespace reprise::runtime::nn {
 
-// How the two streams of a reversible network are held.
+// StreamNumbers says how the two streams of a reversible network are held.
 enum class StreamNumbers {
   kFixedPoint,     // exact to the bit
   kFloatingPoint,  // equal up to the error of the inverse
@@ -84,7 +84,8 @@ Stage branch(const torch::nn::ModuleHolder<Contained>& module, std::string name 
           }};
 }
 
-// The blocks as a module, whose parameters, buffers, to(), train() and eval() are those of all branches.
+// A ReversibleSequence is the blocks as a module, whose parameters, buffers, to(), train() and
+// eval() are those of all branches.
 class ReversibleSequence : public torch::nn::Module {
  public:
   // Throws InputError if there is no block, a branch has no function, or an option is out of range.

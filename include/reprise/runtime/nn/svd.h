@@ -1,5 +1,5 @@
-// Singular value decompositions whose derivatives stay finite for equal and for zero singular
-// values, for networks of tensors such as the tensor renormalization group.
+// These are singular value decompositions whose derivatives stay finite for equal and for zero
+// singular values, for networks of tensors such as the tensor renormalization group.
 //
 //   const auto [left, right] = rt::nn::svd_halves(a, 8);   // left right^T: the nearest of rank 8
 //
@@ -43,9 +43,10 @@ struct SvdHalves {
 // refused.
 SvdHalves svd_halves(const at::Tensor& a, int64_t keep);
 
-// The whole decomposition. Its gradient is right where all singular values differ, and finite
-// everywhere. Between equal values, what the gradient owes to the part of a change that mixes them
-// symmetrically is missing, as in the paper. Derivatives of derivatives follow the same rules.
+// Returns the whole decomposition. Its gradient is right where all singular values differ, and
+// finite everywhere. A change may have a part that mixes the vectors of equal values symmetrically.
+// The gradient leaves this part out, as in the paper. Derivatives of derivatives follow the same
+// rules.
 Svd safe_svd(const at::Tensor& a);
 
 // The change of the first `keep` singular values and vectors when the matrix changes in the

@@ -1,4 +1,5 @@
-// Convolutions whose weight gradient is estimated from random projections of the input: XConv.
+// These are convolutions whose weight gradient is estimated from random projections of the input:
+// XConv.
 //
 //   at::Tensor y = rt::nn::xconv2d(x, weight, bias, {.probes = 8});  // keeps 8 numbers a sample and channel
 //

@@ -1,4 +1,4 @@
-// Conversions of the 128-bit amounts of cuts.
+// These are conversions of the 128-bit amounts of cuts.
 #pragma once
 
 #include <algorithm>

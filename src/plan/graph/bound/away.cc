@@ -1,5 +1,5 @@
-// The cuts of an instant where values may also be elsewhere (docs/planners/graph_bound.md, Lemma
-// 15).
+// These are the cuts of an instant where values may also be elsewhere
+// (docs/planners/graph_bound.md, Lemma 15).
 //
 // | symbol          | here                                                    |
 // |-----------------|---------------------------------------------------------|

@@ -1,4 +1,4 @@
-// A bound on every valid plan from what has to be in memory at single instants.
+// This is a bound on every valid plan from what has to be in memory at single instants.
 //
 // While one op runs, each value that is needed later is live, at a price per byte; or it is made
 // again, at the price of its maker's time, and what its maker reads is needed in turn. At a fixed

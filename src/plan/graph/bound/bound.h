@@ -1,4 +1,5 @@
-// How fast and how small a plan of a graph can be at best: a proven bound over all valid plans.
+// Bounds how fast and how small a plan of a graph can be at best. The bound is proven for all valid
+// plans.
 #pragma once
 
 #include <vector>
@@ -20,11 +21,12 @@ struct GraphBound {
   OpIndex instant = -1;
   std::vector<Moment> promising;  // moments with high bounds, spread over the step
   // The values that the relaxed problem keeps while `instant` runs: first a set that fits into memory at that
-  // moment, then a cheaper set that does not. Empty if nothing need be dropped.
+  // moment, then a cheaper set that does not. The list is empty if
+  // nothing need be dropped.
   std::vector<std::vector<ValueIndex>> kept;
 };
 
-// The bound of a graph that has plain training. If time runs out, the bound is what is known so
+// Returns the bound of a graph that has plain training. If time runs out, it is what is known so
 // far. At the least it is the sum of the fastest variants. In a large graph only some instants are
 // looked at. Without a time limit the same question has the same answer. O(instants) times some
 // dozens of minimum cuts, each of O(ops + values) nodes.

@@ -1,4 +1,4 @@
-// The cuts of an instant: the network of bound/instant.cc at prices of memory.
+// Cuts the network of an instant (bound/instant.cc) at prices of memory.
 #include <algorithm>
 #include <tuple>
 #include <utility>

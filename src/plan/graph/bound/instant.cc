@@ -1,4 +1,4 @@
-// The network of an instant: what is needed after b, and how it can come to be.
+// This is the network of an instant: what is needed after b, and how it can come to be.
 #include "plan/graph/bound/instant.h"
 
 #include <algorithm>

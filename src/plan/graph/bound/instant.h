@@ -1,4 +1,5 @@
-// The bytes that every plan holds while one given op runs, or pays for afterwards: a minimum cut.
+// These are the bytes that every plan holds while one given op runs, or pays for afterwards: a
+// minimum cut.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,18 @@
 
 namespace reprise::internal::bound {
 
-// A fact that is known of a plan: a value is live while some op runs, or it is not. The op runs
-// exactly once in every plan, or it is an op of the plan's realization of a choice; then it is
-// known to be one from `first` to `last`. Values that the op takes do not count as live, nor do
-// those that it writes.
+// An Assumption is a fact that is known of a plan: a value is live while some op runs, or it is
+// not. The op runs exactly once in every plan, or it is an op of the plan's realization of a
+// choice; then it is known to be one from `first` to `last`. Values that the op takes do not count
+// as live, nor do those that it writes.
 struct Assumption {
   ValueIndex value;
   OpIndex first, last;
   bool live;
 };
 
-// The moment when an op b runs, with a given variant. Every plan that is asked about runs b exactly
-// once.
+// An Instant is the moment when an op b runs, with a given variant. Every plan that is asked about
+// runs b exactly once.
 //
 //     before b             b                after b
 //     --------------------+-------------------------------> time
@@ -32,9 +33,10 @@ struct Assumption {
 //                         |        ^                          and it needs what it reads:
 //                         |        w is read                  w is in L, in R, or granted
 //
-// Values in memory during b cost a price lambda for each byte, values that are made again cost the
-// time of their makers. The cheapest division into L and R is a minimum cut. It bounds the time of
-// every plan within the budget for every lambda, and the best lambda is found exactly.
+// Values in memory during b cost a price lambda for each byte. Values that are made again cost the
+// time of their makers, and a value that is granted costs nothing. The cheapest division into L and
+// R is a minimum cut. It bounds the time of every plan within the budget for every lambda, and the
+// best lambda is found exactly.
 // docs/planners/graph_bound.md proves it:
 //
 // | function               | claims                             | lemma |
@@ -57,13 +59,13 @@ class Instant {
   // Lemma 13: only runs up to an op c count, so that the bounds of stretches that follow each other
   // add up.
   struct Stretch {
-    OpIndex until = -1;                   // c; -1: the stretch goes on to the end
+    OpIndex until = -1;                   // the op c, or -1 for the end of the step
     bool follows_another = false;         // runs before b are counted in another stretch
     std::vector<ValueIndex> wanted = {};  // values that cost a price in pay() if not in L or R
   };
 
-  // In parts of a nanosecond, of which `unit` are one nanosecond. The lists are by value; an empty
-  // list is all 0.
+  // Prices are in parts of a nanosecond: `unit` of these parts are one nanosecond. The lists are by
+  // value; an empty list is all 0.
   struct Prices {
     Amount unit = 1;
     Amount byte = 0;                 // the price of a byte of L
@@ -105,8 +107,8 @@ class Instant {
   struct Carriage {
     std::vector<int64_t> out, in;
   };
-  // The shares of the time before b, and from b on, that are asked of the channels, in 64ths. The
-  // rest is asked of the runs.
+  // Shares are the shares of the time before b, and from b on, that are asked of the channels, in
+  // 64ths. The rest is asked of the runs.
   struct Shares {
     int out = 0, in = 0;
 
@@ -125,18 +127,19 @@ class Instant {
   std::optional<Amount> least_time_with_copies(int64_t budget, const Carriage& carriage,
                                                const Shares& shares, Places* places = nullptr);
 
-  // The bytes that are left for L within a budget.
+  // Returns the bytes that are left for L within a budget.
   Amount room(int64_t budget) const { return budget - base_; }
-  // The time of the variant beyond the fastest one.
+  // Returns how much longer the variant takes than the fastest one.
   int64_t extra() const { return extra_; }
-  // The values that can be in L or R and that are not granted.
+  // Returns the values that can be in L or R and that are not granted.
   std::vector<ValueIndex> values() const;
 
-  // Returns the values to keep if each has its own price, in time. Empty if there is no such set.
+  // Returns the values to keep if each has its own price, in time. The list is empty if there is no
+  // such set.
   std::vector<ValueIndex> cheapest(const std::vector<double>& prices);
 
  private:
-  // How a value can come to be after b.
+  // A Source says how a value can come to be after b.
   enum class Source {
     kGranted,  // It costs nothing, or nothing is known.
     kKept,     // It must be live.
@@ -188,12 +191,12 @@ class Instant {
   void force(OpIndex until, ValueIndex live = -1);
   Making making(ValueIndex value) const;
   bool charged(ValueIndex value) const;
-  // The node n(v) of a value. None if the value is granted.
+  // Returns the node n(v) of a value, or nothing if the value is granted.
   std::optional<size_t> node_of(ValueIndex value);
   void need(ValueIndex value, size_t from);
   void add_eithers();
   void add_charges();
-  // The times of first runs before b, from b on, and of those of which neither is known.
+  // Spent has the times of first runs before b, from b on, and of those of which neither is known.
   struct Spent {
     int64_t before = 0, after = 0, either = 0;
   };

@@ -29,7 +29,8 @@ bool MaxFlow::find_levels(size_t source, size_t sink) {
   return level_[sink] >= 0;
 }
 
-// Sends flow along one path of ascending levels, found depth first. Zero if there is no path left.
+// Sends flow along one path of ascending levels, found depth first. Returns the flow, or zero if
+// there is no path left.
 MaxFlow::Amount MaxFlow::augment(size_t source, size_t sink) {
   path_.clear();
   auto node = static_cast<int32_t>(source);

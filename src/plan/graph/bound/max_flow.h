@@ -1,4 +1,4 @@
-// Maximum flows and minimum cuts with exact 128-bit capacities.
+// Finds maximum flows and minimum cuts with exact 128-bit capacities.
 //
 // E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power
 // estimation", Soviet Math. Doklady 11, 1970. It takes O(nodes^2 * arcs) at worst. On the shallow
@@ -26,11 +26,12 @@ class MaxFlow {
   // Sets the capacity of an arc. The next cut() starts from zero flow.
   void set_capacity(size_t arc, Amount capacity) { arcs_[2 * arc].capacity = capacity; }
 
-  // The node where an arc begins, and the node where it ends.
+  // These functions return the node where an arc begins, and the node where it ends.
   size_t tail(size_t arc) const { return static_cast<size_t>(arcs_[2 * arc + 1].to); }
   size_t head(size_t arc) const { return static_cast<size_t>(arcs_[2 * arc].to); }
 
-  // The least capacity of a cut between two nodes. kInfinite if every cut has an infinite arc.
+  // Returns the least capacity of a cut between two nodes. kInfinite if every cut has an infinite
+  // arc.
   Amount cut(size_t source, size_t sink);
 
   // After cut(): whether a node is on the source's side of the least cut that is nearest to the

@@ -21,7 +21,7 @@ Nanos time_of(const GraphFacts& facts, const std::vector<OpIndex>& ops) {
   return time;
 }
 
-// The moment of a choice. None if some realization has no ordered op.
+// Returns the moment of a choice, or nothing if some realization has no ordered op.
 std::optional<Moment> moment_of(const GraphFacts& facts, const Choice& choice) {
   Moment moment{{}, std::numeric_limits<OpIndex>::max(), true};
   Nanos fastest = time_of(facts, choice.realizations.front().ops);
@@ -42,7 +42,7 @@ std::optional<Moment> moment_of(const GraphFacts& facts, const Choice& choice) {
   return moment;
 }
 
-// The least cost over the variants that may be the first run of the op.
+// Returns the least cost over the variants that may be the first run of the op.
 std::optional<MomentCost> cost_of_op(const GraphFacts& facts, OpIndex op, int64_t budget,
                                      const std::vector<Assumption>& assumptions,
                                      Instant::Stretch stretch) {

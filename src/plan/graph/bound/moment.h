@@ -1,5 +1,5 @@
-// Moments that every plan has, and what each of them demands (docs/planners/graph_bound.md, Lemma
-// 10).
+// These are moments that every plan has, and what each of them demands
+// (docs/planners/graph_bound.md, Lemma 10).
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace reprise::internal::bound {
 
-// The run of an op that every plan runs exactly once; or a choice, of which every plan runs the
-// ordered ops of exactly one realization. The least of what the realizations demand holds for all
-// plans.
+// A Moment is the run of an op that every plan runs exactly once; or a choice, of which every plan
+// runs the ordered ops of exactly one realization. The least of what the realizations demand holds
+// for all plans.
 struct Moment {
   struct Realization {
     std::vector<OpIndex> ops;  // its ordered ops
@@ -26,13 +26,13 @@ struct Moment {
   bool is_choice;
 };
 
-// The assumption that a value is live at a moment, or that it is not.
+// Returns the assumption that a value is live at a moment, or that it is not.
 Assumption assume_at(const Moment& moment, ValueIndex value, bool live);
 
-// All moments of a graph, ascending by `first`.
+// Returns all moments of a graph, ascending by `first`.
 std::vector<Moment> moments_of(const common::GraphFacts& facts);
 
-// The cost that every plan pays from a moment on, in a stretch of time.
+// A MomentCost is the cost that every plan pays from a moment on, in a stretch of time.
 struct MomentCost {
   OpIndex op = -1;                            // the op whose run decides the cost
   bool is_assumed = false;                    // whether assumptions about the moment mean this op

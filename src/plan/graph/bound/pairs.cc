@@ -77,7 +77,7 @@ Amount rounded_up(Amount parts) {
   return parts > 0 ? (parts + kUnit - 1) / kUnit : -(-parts / kUnit);
 }
 
-// Two ops with a variant each.
+// A Pair is two ops with a variant each.
 class Pair {
  public:
   struct End {
@@ -149,7 +149,7 @@ class Pair {
     return live;
   }
 
-  // The bound in nanoseconds, and the slope in which it rises.
+  // Returns the bound in nanoseconds. `slope` becomes the direction in which the bound rises.
   std::optional<Amount> evaluate(const Multipliers& at, Multipliers& slope) {
     std::vector<Amount> link(at.link.size(), 0);
     Amount links = 0;
@@ -168,8 +168,8 @@ class Pair {
            first_.extra() + second_.extra();
   }
 
-  // Moves so far that the bound would rise by `rise` if it went on as steeply. False if it does not
-  // rise any more.
+  // Moves so far that the bound would rise by `rise` if it went on as steeply. Returns
+  // false if it does not rise any more.
   bool move(Multipliers& at, Multipliers& direction, const Multipliers& slope, double rise) const {
     const auto mix = [&](double& old, double now) { return old = params_.momentum * old + now; };
     double square = std::pow(mix(direction.first, slope.first), 2) +
@@ -193,7 +193,7 @@ class Pair {
   double mean_bytes_ = 1;
 };
 
-// The variants that can be the first run of an op.
+// Returns the variants that can be the first run of an op.
 std::vector<const Variant*> first_variants(const Op& op) {
   std::vector<const Variant*> variants;
   for (const Variant& variant : op.variants) {
@@ -213,8 +213,8 @@ class PairOfMoments {
         params_(params),
         prices_(facts.graph.values.size()) {}
 
-  // Looks at one realization of each moment. Whether the least of all combinations can still be
-  // more than enough.
+  // Looks at one realization of each moment. Returns whether the least of all combinations can
+  // still be more than enough.
   bool look_at(const Moment::Realization& first, const Moment::Realization& second, OpIndex until) {
     // The ops run in the other order. Then only the time of first runs is known.
     if (first.at >= second.at) return note(Amount{first.extra} + second.extra);

@@ -1,4 +1,4 @@
-// A bound on the time of every plan of a graph, from two instants that know of each other.
+// This is a bound on the time of every plan of a graph, from two instants that know of each other.
 #pragma once
 
 #include <cstdint>

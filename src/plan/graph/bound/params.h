@@ -1,4 +1,4 @@
-// The constants and switches of the bound of graphs.
+// This file has the constants and switches of the bound of graphs.
 #pragma once
 
 #include <cstddef>

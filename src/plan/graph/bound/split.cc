@@ -1,4 +1,4 @@
-// Branch and bound over what is live at single instants.
+// This is branch and bound over what is live at single instants.
 //
 //                     all plans: 10
 //                    /             \                        a case is split by one value
@@ -80,7 +80,7 @@ class Splitting {
   }
 
  private:
-  // The question that the cuts of an instant leave open: whether a value is live there.
+  // A Doubt is the question that the cuts of an instant leave open: whether a value is live there.
   struct Doubt {
     bool disagree = false;  // whether the two cuts disagree about the value
     int64_t time = -1;      // the bound of the instant, beyond facts_.least_time
@@ -109,7 +109,7 @@ class Splitting {
     if (look_at_all(part)) open_.push(std::move(part));
   }
 
-  // Raises the bound of a case. False if the case has no plan.
+  // Raises the bound of a case. Returns false if the case has no plan.
   bool look_at_all(Case& part) const {
     std::vector<int64_t> times;  // by instant
     for (size_t k = 0; k < moments_.size(); ++k) {

@@ -1,5 +1,4 @@
-// A bound on the time of every plan of a graph, raised by cases, by stretches and by pairs of
-// instants.
+// Bounds the time of every plan of a graph. Cases, stretches and pairs of instants raise the bound.
 #pragma once
 
 #include "plan/common/graph_facts.h"

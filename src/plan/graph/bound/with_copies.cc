@@ -86,8 +86,8 @@ class CopyBounding {
     best_.blocking_op = op;
   }
 
-  // Some of the ops that every plan runs exactly once, those first at which plain training holds
-  // most: of each of several stretches of the step, the highest.
+  // Returns some of the ops that every plan runs exactly once. Those at which plain training holds
+  // most come first: the highest one of each of several stretches of the step.
   std::vector<OpIndex> instants() const {
     const std::vector<Run> runs = plain_runs(graph_);
     const std::vector<Action> actions = with_frees(graph_, runs);
@@ -118,8 +118,8 @@ class CopyBounding {
     return ops;
   }
 
-  // The least bound over the variants that may run here. If no plan runs any of them, the largest
-  // number.
+  // Returns the least bound over the variants that may run here. If no plan runs any of
+  // them, it returns the largest number.
   int64_t value_at(std::vector<Instant>& instants, const Shares& shares) {
     const auto [known, is_new] = values_.try_emplace({shares.out, shares.in}, 0);
     if (!is_new) return known->second;

@@ -1,5 +1,5 @@
-// How fast a plan of a graph can be at best on a machine with several memories: a proven bound over
-// all valid plans with copies (docs/planners/graph_bound.md, Lemma 15).
+// Bounds how fast a plan of a graph can be at best on a machine with several memories. The bound is
+// proven for all valid plans with copies (docs/planners/graph_bound.md, Lemma 15).
 #pragma once
 
 #include "plan/common/search_control.h"
@@ -19,9 +19,9 @@ struct CopyBound {
   Instant::Places places;  // what the best cut does there
 };
 
-// The times that the channels of a machine need at least for each value. Several channels count as
-// one with the sum of their bandwidths. The machine must have a channel from the device and one
-// back.
+// Returns the times that the channels of a machine need at least for each value. Several channels
+// count as one with the sum of their bandwidths. The machine must have a channel from the device
+// and one back.
 Instant::Carriage carriage_of(const Graph& graph, const Machine& machine);
 
 // The graph must have plain training. If time runs out, the bound is what is known so far: at the

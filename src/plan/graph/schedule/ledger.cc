@@ -120,7 +120,7 @@ void ScheduleLedger::want_random_after(OpIndex op) {
   }
 }
 
-// The last of the positions for which interval_before() gives this interval.
+// Returns the last of the positions for which interval_before() gives this interval.
 int32_t ScheduleLedger::last_that_asks(int32_t interval) const {
   const std::vector<Interval>& intervals = model_.intervals();
   const auto next = static_cast<size_t>(interval) + 1;

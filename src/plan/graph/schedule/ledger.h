@@ -1,4 +1,5 @@
-// A schedule of a graph with its runs and its exact cost, kept up to date under small changes.
+// This is a schedule of a graph with its runs and its exact cost, kept up to date under small
+// changes.
 //
 // The ops that run at one position of plain training depend on the schedule, and on the values live
 // there. For each position the ledger knows what it asked and what it changed. A change of the
@@ -38,7 +39,7 @@ class ScheduleLedger {
   const Schedule& schedule() const { return schedule_; }
   int64_t time() const { return time_; }
   int64_t peak() const { return std::max(model_.always(), tree_.largest()); }
-  // The first position that reaches the peak. The number of ops stands for the end.
+  // Returns the first position that reaches the peak. The number of ops stands for the end.
   int32_t peak_position() const { return static_cast<int32_t>(tree_.where()); }
   // The bytes above a limit, added up over all positions. O(log ops) for each position above it.
   double excess(int64_t limit) const { return tree_.excess(limit); }

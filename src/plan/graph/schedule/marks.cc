@@ -1,5 +1,5 @@
-// The consequences in the ledger of a position that was walked again: the marks of values, the
-// other positions that must be walked again, and the levels of memory.
+// These are the consequences in the ledger of a position that was walked again: the marks of
+// values, the other positions that must be walked again, and the levels of memory.
 #include <algorithm>
 #include <utility>
 
@@ -128,9 +128,9 @@ bool ScheduleLedger::goes_on(ValueIndex value, int32_t position) const {
   return at != marks.end() && (at->flags & kReadsFirst);
 }
 
-// The largest level while the runs of a position run, without the values that pass through the
-// position or are live when it begins. A value is live from the run that writes it to the last run
-// that touches it before it is written again. A taken value is gone while the run that takes it
+// Returns the largest level while the runs of a position run, without the values that pass through
+// the position or are live when it begins. A value is live from the run that writes it to the last
+// run that touches it before it is written again. A taken value is gone while the run that takes it
 // runs.
 int64_t ScheduleLedger::local_peak(int32_t position) {
   const std::vector<int32_t>& op_variants = positions_[position].op_variants;

@@ -1,4 +1,4 @@
-// The largest of many numbers while ranges of them are raised and lowered.
+// This is the largest of many numbers while ranges of them are raised and lowered.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace reprise::internal::schedule {
 
-// A segment tree that adds up along the way up, instead of pushing sums down.
+// A PeakTree is a segment tree that adds up along the way up, instead of pushing sums down.
 class PeakTree {
  public:
   // All numbers are `value`.
@@ -47,7 +47,7 @@ class PeakTree {
     return all;
   }
 
-  // The position of the first largest number. O(log count).
+  // Returns the position of the first largest number. O(log count).
   size_t where() const {
     size_t k = 1;
     while (k < size_) k = largest_[2 * k] >= largest_[2 * k + 1] ? 2 * k : 2 * k + 1;

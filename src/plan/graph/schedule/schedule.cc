@@ -13,7 +13,7 @@ using common::runs_once;
 
 namespace {
 
-// A variant that takes nothing, if there is one.
+// Returns a variant that takes nothing, if there is one.
 int32_t some_first_variant(const Op& op) {
   int32_t found = -1;
   for (size_t k = op.variants.size(); k-- > 0;) {

@@ -1,4 +1,5 @@
-// Schedules of a graph. A schedule says what is kept between the ops of plain training.
+// This file has the schedules of a graph. A schedule says what is kept between the ops of plain
+// training.
 //
 //     plain training     a       b       c       d       e         positions
 //     writes, reads      v               v               v         a writes v; c and e read v
@@ -100,12 +101,13 @@ class ScheduleModel {
   // Returns the interval of a value in which a position lies, before plain training's op there
   // runs, or -1 if there is none.
   int32_t interval_at(ValueIndex value, int32_t position) const;
-  // The first interval of a value. The intervals of a value end where those of the next value
-  // begin.
+  // Returns the first interval of a value. The intervals of a value end where those of the next
+  // value begin.
   int32_t first_interval(ValueIndex value) const { return first_interval_[value]; }
-  // The last interval of a value that begins before a position; -1: there is none.
+  // Returns the last interval of a value that begins before a position, or -1 if there is none.
   int32_t interval_before(ValueIndex value, int32_t position) const;
-  // The time of the fastest re-run that makes a value, without the re-runs for what that one reads.
+  // Returns the time of the fastest re-run that makes a value, without the re-runs for what that
+  // one reads.
   int64_t rerun_time(ValueIndex value) const { return rerun_time_[value]; }
 
   // All variants of all ops; the last one has no op, and reads the results.
@@ -121,18 +123,19 @@ class ScheduleModel {
     return list(op_variant.writes, op_variant.taken);
   }
   List taken(const OpVariant& op_variant) const { return list(op_variant.taken, op_variant.end); }
-  // The op variants that make a value when it is needed.
+  // Returns the op variants that make a value when it is needed.
   const std::vector<int32_t>& makers(ValueIndex value) const { return makers_[value]; }
-  // The op variants that read a value and leave it live. Empty if no op variant takes the value.
+  // Returns the op variants that read a value and leave it live. The list is empty if no op variant
+  // takes the value.
   const std::vector<int32_t>& readers(ValueIndex value) const { return readers_[value]; }
-  // The ops that draw random numbers, ascending. Their first runs keep this order.
+  // Returns the ops that draw random numbers, ascending. Their first runs keep this order.
   const std::vector<OpIndex>& random() const { return random_; }
   const std::vector<Touch>& touches(int32_t position) const { return touches_[position]; }
   // Returns whether the schedule runs the op at all.
   bool active(const Schedule& schedule, OpIndex op) const {
     return choice_[op] < 0 || schedule.realization[choice_[op]] == realization_[op];
   }
-  // The choice that an op belongs to; -1: none.
+  // Returns the choice that an op belongs to; -1: none.
   int32_t choice(OpIndex op) const { return choice_[op]; }
   // Returns whether the op has variants for first runs alone, or for re-runs alone.
   bool has_roles(OpIndex op) const { return has_roles_[op]; }

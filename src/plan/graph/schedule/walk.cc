@@ -1,4 +1,4 @@
-// The ledger's walk of one position: what a schedule runs there.
+// This is the ledger's walk of one position: what a schedule runs there.
 #include <algorithm>
 #include <tuple>
 
@@ -17,7 +17,7 @@ constexpr size_t kMostRuns = 200;
 
 }  // namespace
 
-// The flags of an id at the position that is being walked.
+// Returns the flags of an id at the position that is being walked.
 uint8_t& ScheduleLedger::flags(int32_t id) {
   if (flags_[id] == 0) ids_now_.push_back(id);
   return flags_[id];
@@ -174,8 +174,9 @@ bool ScheduleLedger::wanted_later(ValueIndex value) {
   return contains(op.variants[variant].reads, value);
 }
 
-// An op variant that must run before this one takes a value: it reads that value, all of its reads
-// are live, and it makes something that is not live and is kept from now on. -1: there is none.
+// Returns an op variant that must run before this one takes a value: it reads that value, all of
+// its reads are live, and it makes something that is not live and is kept from now on. -1: there is
+// none.
 int32_t ScheduleLedger::before_taken(const ScheduleModel::OpVariant& taker) {
   for (const ValueIndex taken : model_.taken(taker)) {
     for (const int32_t candidate : model_.readers(taken)) {
@@ -199,10 +200,11 @@ int32_t ScheduleLedger::before_taken(const ScheduleModel::OpVariant& taker) {
   return -1;
 }
 
-// The op variant that makes a value for a reader: the one that the schedule asks for. Otherwise the
-// one that gains most values that the reader needs or that are kept for later (those that it makes,
-// less those that it takes); then the fastest, then the smallest. Only ops before the op `before`
-// are looked at (-1: all ops), so that what they read in turn never leads back here.
+// Returns the op variant that makes a value for a reader. The one that the schedule asks for comes
+// first. Next comes the one that gains most values that the reader needs or that are kept for later
+// (those that it makes, less those that it takes), then the fastest, then the smallest. Only ops
+// before the op `before` are looked at (-1: all ops), so that what they read in turn never leads
+// back here.
 int32_t ScheduleLedger::choose_op_variant(ValueIndex value, const ScheduleModel::OpVariant& reader,
                                           OpIndex before) {
   int32_t best = -1;

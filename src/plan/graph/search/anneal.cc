@@ -122,8 +122,8 @@ double Annealer::worth_of_dropping(ValueIndex value) const {
          (1 + static_cast<double>(model_.rerun_time(value)));
 }
 
-// The intervals of values that are held at the position of the peak, the best few: those that free
-// most bytes for the time that they take come first.
+// Returns the intervals of values that are held at the position of the peak, the best few: those
+// that free most bytes for the time that they take come first.
 std::vector<int32_t> Annealer::droppable() const {
   const int32_t position = ledger_.peak_position();
   std::vector<std::pair<double, int32_t>> ranked;
@@ -157,7 +157,7 @@ std::vector<Annealer::Remedy> Annealer::remedies() const {
   return found;
 }
 
-// The bytes of the values that the op makes and that are held throughout the peak.
+// Returns the bytes of the values that the op makes and that are held throughout the peak.
 int64_t Annealer::bytes_at_peak(OpIndex op) const {
   if (!model_.active(ledger_.schedule(), op)) return 0;
   int64_t bytes = 0;
@@ -317,7 +317,7 @@ void Annealer::anneal(const Schedule& from, const Course& course, const SearchCo
   }
 }
 
-// One proposal. Whether the schedule was changed.
+// Makes one proposal. Returns whether the schedule was changed.
 bool Annealer::step(const Course& course, double temperature) {
   changing_.clear();
   propose(course);

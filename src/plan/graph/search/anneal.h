@@ -1,4 +1,4 @@
-// One walker of the local search over the schedules of a graph.
+// An Annealer is one walker of the local search over the schedules of a graph.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct SearchGoal {
   double elsewhere = 0;  // the part that counts at other positions
 };
 
-// The changes that the schedules of a graph allow.
+// ScheduleMoves are the changes that the schedules of a graph allow.
 struct ScheduleMoves {
   explicit ScheduleMoves(const schedule::ScheduleModel& model);
 
@@ -59,11 +59,11 @@ class Annealer {
   // Forgets what the walker has found. From now on it draws the random numbers of this seed.
   void start(uint64_t seed);
 
-  // Takes a schedule as it is. None if it cannot run.
+  // Takes a schedule as it is. Returns nothing if it cannot run.
   std::optional<FoundSchedule> walk(const schedule::Schedule& schedule);
   // Takes a schedule as it is. Then drops at its peak the values that free most bytes for the time
   // that they take, until the schedule fits, nothing is left to drop, or the time is above
-  // `hopeless`. None if the schedule cannot run.
+  // `hopeless`. Returns nothing if the schedule cannot run.
   std::optional<FoundSchedule> repair(const schedule::Schedule& schedule, double rate,
                                       int64_t hopeless, const common::SearchControl& control);
 
@@ -90,7 +90,7 @@ class Annealer {
   double cost(const SearchGoal& goal) const;
   SearchGoal goal_of_repair(double rate) const;
   FoundSchedule found() const;
-  // One small change of a schedule.
+  // A Remedy is one small change of a schedule.
   struct Remedy {
     enum Part : char { kInterval, kVariant, kRealization } part;
     int32_t at, to;  // interval, position or choice

@@ -1,4 +1,4 @@
-// The constants and switches of the local search over schedules of graphs.
+// This file has the constants and switches of the local search over schedules of graphs.
 #pragma once
 
 #include <array>
@@ -36,9 +36,9 @@ struct SearchSwitches {
   bool operator==(const SearchSwitches&) const = default;
 };
 
-// The proposals of a walker (search/proposals.cc). All shares are probabilities. The proposals are
-// drawn in the order in which they stand here. The last three follow if none before ended the
-// proposal.
+// ProposalParams say how a walker draws its proposals (search/proposals.cc). All shares are
+// probabilities. The proposals are drawn in the order in which they stand here. The last three
+// follow if none before ended the proposal.
 struct ProposalParams {
   double rows = 0.05;         // rows of ops, like other rows or as in another schedule
   double trades = 0.05;       // trades, in graphs with choices
@@ -48,8 +48,8 @@ struct ProposalParams {
   double realizations = 0.1;  // realizations of choices
   double put_off = 0.1;       // ops that are put off
   double drops = 0.6;         // above the budget: drops at the peak
-  double keeps = 0.4;         // of the rest: values that are kept again
-  double swaps = 0.6;         // of the rest of that: one value is kept again, and one dropped
+  double keeps = 0.4;         // if it drops none: values that are kept again
+  double swaps = 0.6;         // if it does neither: one value is kept again, and one dropped
   int drops_to_fit = 8;       // drops after a change of many intervals, until the schedule fits
   int draws_at_peak = 30;     // draws until an interval across the peak is found
   int draws_of_ops = 8;       // draws until an op is found whose result is held at the peak
@@ -102,7 +102,7 @@ struct SearchParams {
   int64_t hopeless = 2;  // a repair ends beyond best * (1 + 1/hopeless)
   int64_t patience = 3;  // rounds without a gain that end a course
   int64_t patience_of_large = 1;
-  int64_t intervals_per_patience = 4;   // of a small graph: one round of patience for so many,
+  int64_t intervals_per_patience = 4;   // a small graph has a round of patience for so many,
   int64_t least_patience_of_small = 8;  // but at least so many rounds
   int64_t most_patience_of_small = 40;  // and at most so many
   int64_t patience_without_hope = 3;    // in shrink(), where the bound says that no plan fits

@@ -1,4 +1,4 @@
-// The proposals of a walker: one step of the local search over the schedules of a graph.
+// Makes the proposals of a walker: single steps of the local search over the schedules of a graph.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -221,7 +221,7 @@ void Annealer::run_otherwise(int32_t position, int32_t chosen) {
 void Annealer::change_on_demand() {
   const int32_t position = moves_.repeatable[below(moves_.repeatable.size())];
   const size_t count = model_.graph().ops[model_.plain()[position].op].variants.size();
-  // One of the variants, or kFastest.
+  // Draws one of the variants, or kFastest.
   ledger_.set_on_demand(position, static_cast<int32_t>(below(count + 1)) - 1);
 }
 
@@ -239,7 +239,7 @@ void Annealer::change_realization() {
   ledger_.set_realization(choice, static_cast<int32_t>(below(choices[choice].realizations.size())));
 }
 
-// The value of an interval is made early, or no longer made early.
+// Lets the value of some interval be made early, or lets one no longer be made early.
 void Annealer::change_early() {
   std::vector<Early> all = ledger_.schedule().early;
   if (!all.empty() && below(2) == 0) {

@@ -21,7 +21,7 @@ namespace {
 
 double in_turn(std::span<const double> all, size_t turn) { return all[turn % all.size()]; }
 
-// The first `count` schedules, without those that cost the same as the one before.
+// Returns the first `count` schedules, without those that cost the same as the one before.
 std::vector<FoundSchedule> distinct(std::vector<FoundSchedule> all, size_t count) {
   std::vector<FoundSchedule> some;
   for (FoundSchedule& found : all) {
@@ -205,7 +205,7 @@ Bytes GraphSearch::memory() const {
   return Bytes(static_cast<int64_t>(bytes));
 }
 
-// The number of rounds without a gain after which a search gives up.
+// Returns the number of rounds without a gain after which a search gives up.
 int64_t GraphSearch::patience() const {
   if (is_large()) return params_.patience_of_large;
   if (walkers_.size() > 1) return params_.patience;
@@ -265,7 +265,7 @@ double GraphSearch::mean_time() const {
   return std::max(1.0, static_cast<double>(some.time) / static_cast<double>(model_.plain().size()));
 }
 
-// One turn of each walker. The turns take the first `used` schedules of the pool one after the
+// Gives each walker one turn. The turns take the first `used` schedules of the pool one after the
 // other.
 void GraphSearch::anneal_some(const std::vector<FoundSchedule>& pool, size_t used, Turn turn_of,
                               int64_t bound, std::vector<FoundSchedule>& found) {

@@ -1,4 +1,4 @@
-// Local search over the schedules of a graph: several walkers anneal in rounds.
+// This is local search over the schedules of a graph: several walkers anneal in rounds.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ class GraphSearch {
   // The fastest schedule within the budget so far; on ties the one with fewer runs.
   const std::optional<FoundSchedule>& best() const { return best_; }
   std::vector<Run> runs_of_best() const;
-  // The schedule with the smallest peak so far.
+  // Returns the schedule with the smallest peak so far.
   const FoundSchedule& smallest() const { return *smallest_; }
   // Returns whether the best schedule is so near the bound that no more effort is worthwhile. Never
   // true of a small graph.
   bool is_near(int64_t bound) const;
   // Returns whether the graph is so large that less is tried for it.
   bool is_large() const { return moves_.intervals.size() >= params_.large_graph; }
-  // The time that a byte above the budget counts for.
+  // Returns the time that a byte above the budget counts for.
   double price_of_excess() const { return params_.price_of_excess * rate_; }
   // Returns the bytes of all schedules that the search holds.
   Bytes memory() const;

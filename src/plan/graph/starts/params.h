@@ -1,4 +1,4 @@
-// The constants and switches of the schedules that a search starts from.
+// This file has the constants and switches of the schedules that a search starts from.
 #pragma once
 
 #include <cstddef>

@@ -58,7 +58,8 @@ class Ladders {
     }
   }
 
-  // The best mixes, then the best ladders as they are. From the ladders a search may end elsewhere.
+  // Returns the best mixes, then the best ladders as they are. From the ladders a search may end
+  // elsewhere.
   std::vector<Schedule> take(const SearchControl& control) {
     std::vector<Ladder> mixes;
     for (const auto& [much, little] : pairs()) {
@@ -156,8 +157,8 @@ class Ladders {
     return found_.back().peak <= budget_;
   }
 
-  // Pairs of a faster ladder that is above the budget and a smaller one. The pairs that promise the
-  // fastest mix come first.
+  // Returns pairs of a faster ladder that is above the budget and a smaller one. The pairs that
+  // promise the fastest mix come first.
   std::vector<std::pair<Ladder, Ladder>> pairs() const {
     std::vector<std::tuple<double, size_t, size_t>> ranked;
     for (size_t a = 0; a < found_.size(); ++a) {

@@ -1,5 +1,5 @@
-// Schedules to start a search from: each keeps what one instant keeps at some price of a byte, and
-// also some values, the rungs, in long rows of values that are made one from the other.
+// Makes schedules to start a search from. Each keeps what one instant keeps at some price of a
+// byte, and also some values, the rungs, in long rows of values that are made one from the other.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,9 @@
 
 namespace reprise::internal::starts {
 
-// The best mixes of two ladders, then the best ladders, each by its time and the bytes above the
-// budget. Empty if the bound has no instant. Without a time limit the same question has the same
-// answer. O(a hundred minimum cuts and walks over the graph).
+// Returns the best mixes of two ladders, then the best ladders, each by its time and the bytes
+// above the budget. The list is empty if the bound has no instant. Without a time limit the same
+// question has the same answer. O(a hundred minimum cuts and walks over the graph).
 std::vector<schedule::Schedule> schedules_with_rungs(const schedule::ScheduleModel& model,
                                                      const schedule::Schedule& base,
                                                      const common::GraphFacts& facts,

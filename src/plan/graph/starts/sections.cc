@@ -30,7 +30,7 @@ struct Peak {
   int64_t peak = 0;      // the level at `highest`
 };
 
-// The highest peak outside the windows that were given up.
+// Returns the highest peak outside the windows that were given up.
 Peak peak_of(const ScheduleModel& model, const GraphFacts& facts,
              const std::vector<int64_t>& levels, const std::vector<Window>& given_up) {
   const auto count = static_cast<int32_t>(model.plain().size());
@@ -60,8 +60,8 @@ Mask mask_of(const ScheduleModel& model, const std::vector<ValueIndex>& values) 
   return mask;
 }
 
-// The positions where the values are live that the larger of two sets keeps and the smaller one
-// does not.
+// Returns the positions where the values are live that the larger of two sets keeps and the smaller
+// one does not.
 Window around(const ScheduleModel& model, int32_t position,
               const std::vector<std::vector<ValueIndex>>& kept) {
   Window window{position, position};

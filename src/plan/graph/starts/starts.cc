@@ -39,7 +39,7 @@ std::vector<char> between_segments(const ScheduleModel& model, int32_t loss, int
   return kept;
 }
 
-// The time of a variant, and the price of the bytes that it holds while it runs.
+// Returns the time of a variant plus the price of the bytes that it holds while it runs.
 double cost_of_variant(const Graph& graph, const Variant& variant, double price) {
   int64_t bytes = variant.workspace.count();
   for (const ValueIndex value : variant.writes) bytes += graph.values[value].bytes.count();
@@ -49,8 +49,8 @@ double cost_of_variant(const Graph& graph, const Variant& variant, double price)
   return static_cast<double>(variant.time.count()) + price * static_cast<double>(bytes);
 }
 
-// The cost of ops that run one after the other, each in its cheapest variant: all times, and the
-// price of the most bytes that one of them holds.
+// Returns the cost of ops that run one after the other, each in its cheapest variant: all times,
+// and the price of the most bytes that one of them holds.
 double cost_of_ops(const Graph& graph, const std::vector<OpIndex>& ops, double price) {
   double time = 0, held = 0;
   for (const OpIndex op : ops) {

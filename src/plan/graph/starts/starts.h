@@ -23,7 +23,7 @@ schedule::Schedule kept_or_put_off(const schedule::ScheduleModel& model,
                                    const schedule::Schedule& base, int32_t position,
                                    const std::vector<char>& kept);
 
-// The first op that is not forward; the number of ops if all are.
+// Returns the first op that is not forward; the number of ops if all are.
 int32_t position_of_loss(const schedule::ScheduleModel& model);
 
 // `base`, but it keeps only what forward ops read across the bounds of so many segments of equally

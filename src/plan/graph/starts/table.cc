@@ -28,7 +28,7 @@ std::vector<Schedule> find_sections(const StartQuestion& q, const SearchControl&
 
 std::vector<Schedule> find_seeds(const StartQuestion& q, const SearchControl&) { return q.seeds; }
 
-// The values that the relaxed problem keeps at the instant of the bound.
+// Returns schedules with the values that the relaxed problem keeps at the instant of the bound.
 std::vector<Schedule> find_cuts(const StartQuestion& q, const SearchControl&) {
   std::vector<Schedule> schedules;
   for (const std::vector<ValueIndex>& kept : q.bound.kept) {

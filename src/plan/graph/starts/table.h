@@ -1,4 +1,4 @@
-// The kinds of schedules that a search starts from, as a table.
+// These are the kinds of schedules that a search starts from, as a table.
 //
 // To add a kind: write its function, add a row to kStarts and a switch to StartSwitches. The
 // question (graph/question.cc) walks the rows in order and needs no change.
@@ -16,7 +16,7 @@
 
 namespace reprise::internal::starts {
 
-// The question that the functions of the table answer.
+// A StartQuestion is what the functions of the table answer.
 struct StartQuestion {
   const schedule::ScheduleModel& model;
   const schedule::Schedule& base;  // plain training in the variants that suit the price of a byte
@@ -29,7 +29,7 @@ struct StartQuestion {
   bool has_plan = false;  // the search has a plan by now
 };
 
-// The use that the search makes of the schedules of a row.
+// A Taking says how the search uses the schedules of a row.
 enum class Taking {
   kRepair,     // repairs them at once, together with those of the rows before that wait for it
   kWithNext,   // lets them wait for the next row of kRepair
@@ -46,8 +46,8 @@ struct Start {
   Taking taking;
 };
 
-// In the order in which the rows are walked. The search ends between two rows when it is near the
-// bound.
+// The rows stand in the order in which they are walked. The search ends between two rows when it is
+// near the bound.
 extern const Start kStarts[6];
 
 }  // namespace reprise::internal::starts

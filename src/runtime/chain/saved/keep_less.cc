@@ -155,7 +155,7 @@ class SavedTensors {
     return output;
   }
 
-  // The value of an output. Null if it is neither kept nor made from kept tensors.
+  // Returns the value of an output, or null if it is neither kept nor made from kept tensors.
   std::shared_ptr<Remade> value_of(const Output& output) {
     const auto known = values_.find(output);
     if (known != values_.end()) return known->second;

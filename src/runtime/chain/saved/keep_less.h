@@ -1,5 +1,5 @@
-// Ways to run a stage so that its backward can follow, with less memory than autograd takes. They
-// become options of the stage (model/chain.h) and leave the same bits.
+// These are ways to run a stage so that its backward can follow, with less memory than autograd
+// takes. They become options of the stage (model/chain.h) and leave the same bits.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-// The tensors that are saved in another form than autograd's.
+// A SavedForm says which tensors are saved in another form than autograd's.
 struct SavedForm {
   bool one_bit_mask = false;   // factors of dropout
   bool small_indices = false;  // indices of max pooling
@@ -23,13 +23,13 @@ struct SavedForm {
   bool operator==(const SavedForm&) const = default;
 };
 
-// A named form for an option of a stage.
+// A NamedSavedForm is a named form for an option of a stage.
 struct NamedSavedForm {
   const char* name;  // "keep", "smaller", "rebuild"
   SavedForm saved_form;
 };
-// The forms for the options of each stage, in order. The first is autograd's own. Throws InputError
-// like validate_for_chain().
+// Returns the forms for the options of each stage, in order. The first is autograd's own. Throws
+// InputError like validate_for_chain().
 std::vector<NamedSavedForm> saved_forms(const AlternativeOptions& allowed);
 
 // The inputs of a stage, by the nodes where its graph ends.

@@ -1,4 +1,4 @@
-// Knowledge about the kinds of nodes that autograd records: the tensors that a node saved for its
+// This file knows the kinds of nodes that autograd records: the tensors that a node saved for its
 // backward, and whether its result can be made again at little cost.
 #pragma once
 
@@ -16,10 +16,10 @@ class SavedVariable;
 
 namespace reprise::runtime::internal::chain {
 
-// The number of writes to the tensor so far.
+// Returns the number of writes to the tensor so far.
 int64_t version_of(const at::Tensor& tensor);
 
-// A tensor with its version.
+// An Unchanged is a tensor with its version, which shows whether somebody has written to it.
 struct Unchanged {
   at::Tensor tensor;
   int64_t version;
@@ -30,13 +30,13 @@ struct Unchanged {
   const at::Tensor& get() const;
 };
 
-// Arguments of the call of a norm that its node does not have.
+// A NormCall has those arguments of a norm's call that the node does not have.
 struct NormCall {
   Unchanged weight, bias;  // may be undefined
   double epsilon;
 };
-// The arguments of an operation that is about to run. Absent if it is not a norm over its batch or
-// its rows.
+// Returns the arguments of an operation that is about to run, or nothing if it is not a norm over
+// its batch or its rows.
 std::optional<NormCall> norm_call(const at::RecordFunction& event);
 
 // Makes output 0 of a node from its input 0 with the kernel that made it first. If `over`, the
@@ -58,8 +58,9 @@ struct SavedByNode {
   Remake remake = {};  // if not empty: of an element-wise operation or a norm
 };
 
-// The tensor as the node sees it. Undefined if its memory is not ordinary, if other hooks look
-// after it, or if it was written to since (the node will report that if its backward runs).
+// Returns the tensor as the node sees it. The tensor is undefined if its memory is not ordinary, if
+// other hooks look after it, or if it was written to since (the node will report that if its
+// backward runs).
 at::Tensor saved_tensor(const torch::autograd::SavedVariable* saved, torch::autograd::Node& node);
 
 // Looks at a node. `call` has the arguments of the operation that made the node, if it is a norm.

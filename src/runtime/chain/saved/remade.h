@@ -1,5 +1,5 @@
-// A tensor that autograd would save, and that is made again when the backward asks for it. The
-// kernel that made it first makes it again, from tensors that are kept anyway.
+// This is a tensor that autograd would save, and that is made again when the backward asks for it.
+// The kernel that made it first makes it again, from tensors that are kept anyway.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-// The places of a tensor's elements in its storage.
+// A StorageLayout is the places of a tensor's elements in its storage.
 struct StorageLayout {
   std::vector<int64_t> sizes, strides;
   int64_t offset;
@@ -21,7 +21,7 @@ struct StorageLayout {
   // Returns whether the same elements have the same places. Strides of dimensions of one element do
   // not matter.
   bool same_places(const StorageLayout& other) const;
-  // The tensor with these elements of the storage of `base`.
+  // Returns the tensor with these elements of the storage of `base`.
   at::Tensor of(const at::Tensor& base) const;
 };
 

@@ -51,8 +51,8 @@ struct OneBitMask final : SavedVariableHooks {
   }
 };
 
-// Returns zero and the first element that differs from it. Absent if the masks do not support the
-// type.
+// Returns zero and the first element that differs from it, or nothing if the masks do not
+// support the type.
 std::optional<StandIns> two_values(const at::Tensor& elements) {
   if (!at::isFloatingType(elements.scalar_type()) || elements.element_size() > 8)
     return std::nullopt;

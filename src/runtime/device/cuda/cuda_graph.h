@@ -1,4 +1,4 @@
-// CUDA graphs.
+// These are CUDA graphs.
 #pragma once
 
 #include "runtime/device/device_graph.h"

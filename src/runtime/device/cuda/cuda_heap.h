@@ -1,5 +1,5 @@
-// The allocator of CUDA devices, with a front that lets arenas serve blocks. This folder is compiled
-// where LibTorch is built for CUDA and CUDA's headers are found.
+// This is the allocator of CUDA devices, with a front that lets arenas serve blocks. This folder is
+// compiled where LibTorch is built for CUDA and CUDA's headers are found.
 #pragma once
 
 #include "runtime/device/device_heap.h"

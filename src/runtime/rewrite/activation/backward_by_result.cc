@@ -28,7 +28,8 @@ using step::Work;
 
 namespace {
 
-// A backward and its forward. The forward writes to a place of its own or over its input.
+// A BackwardRow is a backward and its forward. The forward writes to a place of its own or over its
+// input.
 struct BackwardRow {
   const char* backward;
   const char* forward;
@@ -136,7 +137,8 @@ class ByResult {
     rewriter_.add(std::move(realization));
   }
 
-  // The same work, written over the gradient, if this call is the last reader of the gradient.
+  // Returns the same work, written over the gradient, if this call is the last reader of the
+  // gradient.
   std::optional<Work> over_gradient(const Work& work, int32_t c) const {
     const TensorRef& made = step_.call(c).outputs[0][0];
     const TensorRef& gradient = step_.argument(c, "grad_output");

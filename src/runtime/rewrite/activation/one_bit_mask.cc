@@ -42,7 +42,8 @@ using step::Work;
 
 namespace {
 
-// The number of elements at a time. So many stay in the cache and are enough for all threads.
+// So many elements are done at a time. They stay in the cache, and there are enough of them for all
+// threads.
 constexpr int64_t kBlock = 1 << 16;
 
 using Backward =

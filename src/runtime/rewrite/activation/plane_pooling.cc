@@ -46,7 +46,7 @@ struct Range {
   int64_t begin = 0, end = 0;
 };
 
-// The taps of a window that lie inside the plane.
+// Returns the taps of a window that lie inside the plane.
 Range taps_of(const Side& side, int64_t window) {
   const int64_t first = window * side.stride - side.padding;
   const int64_t begin = first < 0 ? (-first + side.dilation - 1) / side.dilation : 0;
@@ -54,7 +54,7 @@ Range taps_of(const Side& side, int64_t window) {
   return {begin, std::min(side.kernel, end)};
 }
 
-// The windows of `windows` for which the tap lies inside the plane.
+// Returns the windows of `windows` for which the tap lies inside the plane.
 Range windows_of(const Side& side, int64_t tap, Range windows) {
   const int64_t offset = tap * side.dilation - side.padding;
   const int64_t first = offset < 0 ? (-offset + side.stride - 1) / side.stride : 0;
@@ -62,7 +62,7 @@ Range windows_of(const Side& side, int64_t tap, Range windows) {
   return {std::max(first, windows.begin), std::min(last, windows.end)};
 }
 
-// The position of the first tap of the window inside the plane.
+// Returns the position of the first tap of the window inside the plane.
 int64_t first_of(const Side& side, int64_t window, const Range& taps) {
   return window * side.stride - side.padding + taps.begin * side.dilation;
 }

@@ -28,8 +28,8 @@ namespace {
 
 constexpr int64_t kBlocks = 16;
 
-// The name of a backward, whose last argument is `indices`, and the number of dimensions of a
-// plane.
+// A Pooling has the name of a backward, whose last argument is `indices`, and the number of
+// dimensions of a plane.
 struct Pooling {
   const char* backward;
   size_t dimensions;
@@ -160,7 +160,8 @@ PlanePooling plane_pooling_of(const Call& forward) {
   return {side(0), side(1)};
 }
 
-// The pooling whose places only this backward reads, if our kernels can do both calls; else -1.
+// Returns the pooling whose places only this backward reads, if our kernels can do both calls; else
+// -1.
 int32_t forward_by_planes(const Rewriter& rewriter, int32_t backward) {
   const Pattern pattern(rewriter);
   const Call& call = pattern.call(backward);

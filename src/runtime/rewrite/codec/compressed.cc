@@ -47,7 +47,7 @@ namespace {
 // The least number of calls between the last forward use and the first reader in the backward.
 constexpr int32_t kLeastDistance = 4;
 
-// A call of a backward, and the arguments that may be a little off.
+// A Formula is a call of a backward, and the arguments that may be a little off.
 struct Formula {
   std::string_view name;
   std::array<std::string_view, 4> arguments;
@@ -152,7 +152,7 @@ Kernel decoding(const std::shared_ptr<CodecUse>& use, at::ScalarType type, int64
   };
 }
 
-// A value that may wait for its readers in few bits.
+// A Waiting is a value that may wait for its readers in few bits.
 struct Waiting {
   int32_t value = -1;
   int32_t after = -1;  // its last use in the forward

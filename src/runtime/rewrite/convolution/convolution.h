@@ -1,4 +1,4 @@
-// The arguments of aten::convolution.
+// This file has the arguments of aten::convolution.
 #pragma once
 
 #include <cstddef>

@@ -54,7 +54,7 @@ constexpr int64_t kLeastElements = 4096;  // in a smaller result, another order 
 
 using enum Convolution::Operand;
 
-// The position of an operand. In the backward the gradient of the result comes first.
+// Returns the position of an operand. In the backward the gradient of the result comes first.
 size_t index_of(Convolution::Operand operand, bool is_forward) {
   return operand + (is_forward ? 0U : 1U);
 }
@@ -97,8 +97,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// A tensor of random numbers with the geometry of the argument. Undefined if its elements share
-// memory.
+// Returns a tensor of random numbers with the geometry of the argument. It is undefined if elements
+// of the argument share memory.
 at::Tensor random_tensor(const Argument& argument, at::Generator& generator) {
   Geometry look = argument.tensors[0].geometry;
   look.offset %= 16;  // keeps an alignment that matters to vectorised kernels
@@ -112,7 +112,7 @@ at::Tensor random_tensor(const Argument& argument, at::Generator& generator) {
   return tensor_on(memory.storage(), look);
 }
 
-// A trial of a convolution, or of the gradient of its input, on random operands.
+// A Trial runs a convolution, or the gradient of its input, on random operands.
 class Trial {
  public:
   Trial(const Work& work, bool is_forward) : is_forward_(is_forward) {
@@ -136,7 +136,7 @@ class Trial {
   bool is_possible() const { return is_possible_; }
   size_t operands() const { return is_forward_ ? 1 : 2; }  // their first dimension are samples
 
-  // The backend that ATen uses for so many samples.
+  // Returns the backend that ATen uses for so many samples.
   at::native::ConvBackend backend(int64_t samples) const {
     const auto list = [&](Convolution::Operand which) { return operand(which).toIntVector(); };
     const std::vector<int64_t> stride = list(kStride), padding = list(kPadding),
@@ -176,8 +176,8 @@ class Trial {
   Stack stack_;
   at::Tensor expected_;
 };
-// A kernel that runs the work in parts: the largest number of parts, of those tried, that leaves
-// the bits alone. Null if there is none.
+// Finds a kernel that runs the work in parts: in the largest number of parts, of those tried, that
+// leaves the bits alone. Returns null if there is none.
 Kernel find_kernel(const Work& whole, bool is_forward, const Geometry& result, int64_t most) {
   const Trial trial(whole, is_forward);
   if (!trial.is_possible()) return nullptr;

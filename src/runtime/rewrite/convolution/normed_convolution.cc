@@ -55,7 +55,7 @@ Stack run_call(const Call& call, std::initializer_list<at::Tensor> tensors) {
   return stack;
 }
 
-// One part of the batch.
+// A Part is one part of the batch.
 class Part {
  public:
   Part(const Stack& stack, const NormedConvolution& layer, int64_t k)
@@ -84,7 +84,7 @@ class Part {
     return layer_.activation ? run_call(*layer_.activation, {normal})[0].toTensor() : normal;
   }
 
-  // The gradient of the batch norm's result.
+  // Returns the gradient of the batch norm's result.
   at::Tensor gradient(const at::Tensor& x) const {
     at::Tensor dy = of(stack_[kGradient].toTensor());
     if (!layer_.activation) return dy.clone();
@@ -105,7 +105,7 @@ class Part {
     return {std::move(shift), std::move(scale)};
   }
 
-  // The gradients of the convolution's input, weight and bias, as far as they are wanted.
+  // Returns the gradients of the convolution's input, weight and bias, as far as they are wanted.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& dx) const {
     const at::Tensor weight = stack_[kWeight].toTensor();
     const std::array<int64_t, 1> bias{
@@ -208,7 +208,7 @@ void normed_forward(Stack& stack, const NormedConvolution& layer) {
 
 void normed_backward(Stack& stack, const NormedConvolution& layer) {
   at::Tensor shift, scale;  // sums of dy and dy x^
-  at::Tensor x, dy;         // those of the last part, where the second pass begins
+  at::Tensor x, dy;         // left from the last part, where the second pass begins
   int64_t elements = 0;     // per channel of the batch
   for (int64_t k = 0; k < layer.parts; ++k) {
     const Part part(stack, layer, k);

@@ -85,7 +85,7 @@ class Lateness {
     return first;
   }
 
-  // The first call after c that overwrites a value that the work reads.
+  // Returns the first call after c that overwrites a value that the work reads.
   int32_t first_overwrite(const Work& work, int32_t c) const {
     int32_t first = end_;
     for (const int32_t v : values_read(work)) {

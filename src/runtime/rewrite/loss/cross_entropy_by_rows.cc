@@ -65,7 +65,7 @@ Kernel kernel(const Constants& constants, bool over) {
   };
 }
 
-// The backward of the log-soft-max, if it alone reads the result of this call; else null.
+// Returns the backward of the log-soft-max, if it alone reads the result of this call; else null.
 const Call* backward_of_log_softmax(const Rewriter& rewriter, const Call& nll, int32_t* position) {
   const Recording& recording = rewriter.recording();
   const TensorRef& made = nll.outputs[0][0];

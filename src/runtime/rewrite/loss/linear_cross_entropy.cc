@@ -56,7 +56,7 @@ class Finder : private Pattern {
  public:
   using Pattern::Pattern;
 
-  // The head whose loss is call c; absent if there is none.
+  // Returns the head whose loss is call c; absent if there is none.
   std::optional<Head> head_at(int32_t c) const {
     if (name(c) != "aten::nll_loss_forward" || is_none(reduction(c))) return std::nullopt;
     Head head{.loss = c};

@@ -36,7 +36,8 @@ at::Tensor log_softmax_of(const std::vector<c10::IValue>& stack, const HeadConst
   return logits;
 }
 
-// The loss of all rows and their total weight, from the log-soft-max of one block after another.
+// A LossSum adds up the loss of all rows and their total weight, from the log-soft-max of one block
+// after another.
 class LossSum {
  public:
   LossSum(const HeadConstants& constants, const at::Tensor& target,
@@ -64,7 +65,7 @@ class LossSum {
     }
   }
 
-  // The loss and the total weight.
+  // Returns the loss and the total weight.
   std::tuple<at::Tensor, at::Tensor> finish() {
     if (constants_.same_bits) {
       const at::Tensor column =
@@ -83,7 +84,7 @@ class LossSum {
   at::Tensor sum_, total_;  // of the blocks so far
 };
 
-// The sum of the weights of the classes of all rows.
+// Returns the sum of the weights of the classes of all rows.
 at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor>& weight,
                         int64_t ignored, at::ScalarType type) {
   const at::Tensor counts = target.ne(ignored);
@@ -91,7 +92,7 @@ at::Tensor total_weight(const at::Tensor& target, const std::optional<at::Tensor
   return weight->index_select(0, target.where(counts, 0)).mul_(counts).sum();
 }
 
-// The products of the gradient of the logits, from one block after another.
+// Products are the products with the gradient of the logits, from one block after another.
 class Products {
  public:
   Products(const HeadConstants& constants, const std::vector<c10::IValue>& stack, int64_t classes,

@@ -1,6 +1,6 @@
-// The kernels of a linear layer and the cross-entropy behind it, in blocks of rows
+// This file has the kernels of a linear layer and the cross-entropy behind it, in blocks of rows
 // (linear_cross_entropy.cc): no block's logits, log-soft-max or gradients exist beside those of
-// another one.
+// another block.
 #pragma once
 
 #include <ATen/core/Reduction.h>

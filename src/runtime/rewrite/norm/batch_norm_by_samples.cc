@@ -41,7 +41,7 @@ constexpr std::array kActivations = {
     "aten::elu",  "aten::elu_",  "aten::hardswish_",
 };
 
-// The calls of one occurrence; -1 where there is no such call.
+// A Layer has the calls of one occurrence; -1 where there is no such call.
 struct Layer {
   int32_t convolution = -1, norm = -1, activation = -1, pooling = -1;
   int32_t pooling_backward = -1, activation_backward = -1, norm_backward = -1,
@@ -66,8 +66,8 @@ class Finder : private Pattern {
  public:
   using Pattern::Pattern;
 
-  // The layer that begins with convolution c, with as many calls behind it as possible. Absent if
-  // there is no batch norm.
+  // Returns the layer that begins with convolution c, with as many calls behind it as possible, or
+  // nothing if there is no batch norm.
   std::optional<Layer> layer_at(int32_t c) const {
     if (name(c) != "aten::convolution") return std::nullopt;
     Layer layer{.convolution = c};
@@ -80,14 +80,14 @@ class Finder : private Pattern {
     return layer;
   }
 
-  // The result of the layer.
+  // Returns the result of the layer.
   const TensorRef& result(const Layer& layer) const { return result_of(layer.last_forward()); }
   const TensorRef& result_of(int32_t c) const { return call(c).outputs[0][0]; }
 
  private:
   bool is_whole(const TensorRef& ref) const { return covers_storage(ref, recording()); }
 
-  // The only reader of the tensor with this name; -1 if there is none, or more than one.
+  // Returns the only reader of the tensor with this name; -1 if there is none, or more than one.
   int32_t reader(const TensorRef& ref, const char* wanted) const {
     int32_t found = -1;
     for (const int32_t c : readers(ref)) {

@@ -35,7 +35,7 @@ at::Tensor tensor_of(const Stack& stack, size_t operand) {
   return stack[operand].isTensor() ? stack[operand].toTensor() : at::Tensor();
 }
 
-// The data of the tensor; null if it is undefined.
+// Returns the data of the tensor; null if it is undefined.
 const float* data_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }

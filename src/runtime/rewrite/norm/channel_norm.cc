@@ -43,7 +43,7 @@ REPRISE_AVX2 __m256d term_of(__m128 column, __m128 mean) {
   return _mm256_cvtps_pd(_mm_mul_ps(centred, centred));
 }
 
-// The sums over all elements of four channels, one element after another in ATen's order.
+// Returns the sums over all elements of four channels, one element after another in ATen's order.
 template <bool kSquares>
 REPRISE_AVX2 __m256d sums_over(const float* input, const ChannelShape& shape, __m128 mean) {
   __m256d sum = _mm256_setzero_pd();
@@ -103,7 +103,7 @@ REPRISE_AVX2 float sum_of_first(__m256 v, int64_t count) {
   return sum;
 }
 
-// The sums over the pixels of one sample.
+// Returns the sums over the pixels of one sample.
 REPRISE_AVX2 Sums sums_of(const float* grad, const float* input, int64_t pixels, __m256 mean) {
   if (pixels < kLanes) {
     const __m256i lanes = first_lanes(pixels);

@@ -11,7 +11,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// The layout of one channel in a tensor of samples x channels x pixels.
+// A ChannelShape is the layout of one channel in a tensor of samples x channels x pixels.
 struct ChannelShape {
   int64_t samples = 0;
   int64_t stride = 0;  // elements from one sample to the next: channels * pixels
@@ -25,7 +25,7 @@ struct ChannelNorm {
   float bias = 0;
 };
 
-// The gradients of weight and bias.
+// A ChannelGradient has the gradients of weight and bias.
 struct ChannelGradient {
   float weight = 0;
   float bias = 0;

@@ -54,7 +54,7 @@ bool rounds_once(const Call& call) {
          (alpha->constant.isDouble() && alpha->constant.toDouble() == 1);
 }
 
-// The last readers of a value, which all look at the same part of it.
+// A Part has the last readers of a value, which all look at the same part of it.
 struct Part {
   std::vector<int32_t> readers;
   int32_t behind = -1;  // after this call only these readers read the value
@@ -88,8 +88,8 @@ Geometry closed_up(Geometry geometry) {
   return geometry;
 }
 
-// How the call looks at the value. Absent if it does so in several ways, or if it is not a suitable
-// op of the backward.
+// Returns how the call looks at the value, or nothing if it looks at the value in several ways, or
+// if the call is not a suitable op of the backward.
 std::optional<TensorRef> look_of(const Call& call, const Work& work, int32_t value) {
   const bool suits = call.phase == Phase::kBackward && !call.random && call.effects.empty() &&
                      work.overwrites.empty() && rounds_once(call);
@@ -126,7 +126,7 @@ Part part_of(const Rewriter& rewriter, int32_t value) {
   return part;
 }
 
-// The work with `copy` in place of `part`.
+// Returns the work with `copy` in place of `part`.
 Work with(Work work, const TensorRef& part, const TensorRef& copy) {
   for (Argument& argument : work.arguments) {
     for (TensorRef& ref : argument.tensors) {

@@ -12,11 +12,11 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// The number of blocks for an operand of `bytes` bytes. There are at least eight, and three of them
-// stay in the cache.
+// Returns the number of blocks for an operand of `bytes` bytes. There are at least eight, and three
+// of them stay in the cache.
 int64_t blocks_in_cache(int64_t bytes);
 
-// The k-th of `parts` parts of `samples` samples: its first sample and its length.
+// Returns the first sample and the length of the k-th of `parts` parts of `samples` samples.
 std::pair<int64_t, int64_t> samples_of(int64_t k, int64_t parts, int64_t samples);
 
 // Elements [first, first + count) of an operand's dimension. Undefined if the operand is undefined.

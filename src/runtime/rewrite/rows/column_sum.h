@@ -1,4 +1,4 @@
-// The sum of the rows of a matrix, over blocks of rows.
+// Sums the rows of a matrix, over blocks of rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -30,7 +30,7 @@ bool is_plain_matrix(const Geometry& look) {
   return has_type && look.sizes.size() == 2 && !look.conjugate && !look.negative;
 }
 
-// A matrix whose rows lie one after the other, without gaps.
+// Returns whether the tensor is a matrix whose rows lie one after the other, without gaps.
 bool is_rows(const TensorRef& ref) {
   return ref.memory != Memory::kNone && is_plain_matrix(ref.geometry) && is_in_rows(ref.geometry);
 }

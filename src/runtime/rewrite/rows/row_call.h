@@ -32,7 +32,7 @@ struct RowCall {
   step::TensorRef result = {};
 
   bool has_rows() const { return kind == RowKind::kElements || kind == RowKind::kProduct; }
-  // The elements of a row of the result.
+  // Returns the number of elements in a row of the result.
   int64_t width() const;
   // Calls visit(ref, has_rows) for each operand that is a tensor.
   template <class Visit>
@@ -57,10 +57,10 @@ class RowCalls {
   explicit RowCalls(const step::Recording& recording)
       : recording_(recording), element_calls_(recording) {}
 
-  // The rows of the product that the call is; 0 if it is none.
+  // Returns the number of rows if the call is a product, and 0 otherwise.
   int64_t rows_of_product(int32_t call) const;
-  // Absent if the call is of none of the kinds, if its results are not fresh memory, or if it has
-  // not so many rows. An element-wise call may write over its operand.
+  // Returns nothing if the call is of none of the kinds, if its results are not fresh memory, or if
+  // it has another number of rows. An element-wise call may write over its operand.
   std::optional<RowCall> at(int32_t call, int64_t rows);
 
  private:
@@ -91,7 +91,7 @@ void for_each_block(const RowBlocks& blocks, Visit&& visit) {
     visit(first, count);
   }
 }
-// The rows of the largest block.
+// Returns the number of rows of the largest block.
 int64_t largest_block(const RowBlocks& blocks);
 
 // Writes the product of a block of rows and a matrix, plus the bias if it is defined.

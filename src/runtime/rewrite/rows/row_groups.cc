@@ -38,7 +38,8 @@ class Growth {
         overwritten_by_(overwritten_by),
         rows_(rows) {}
 
-  // Absent if the results of the call must exist as a whole.
+  // Returns the group that begins with a product, if there is one. There is none if the results of
+  // the product must exist as a whole.
   std::optional<RowGroup> from(int32_t first) {
     const RowCall* product = row_call(first);
     if (product == nullptr || product->kind != RowKind::kProduct) return std::nullopt;
@@ -67,7 +68,7 @@ class Growth {
   Phase phase(int32_t c) const { return recording_.calls[static_cast<size_t>(c)].phase; }
   const StepValue& value(int32_t v) const { return recording_.values[static_cast<size_t>(v)]; }
 
-  // Null if the call is no row call, or belongs to another group.
+  // Returns null if the call is no row call, or belongs to another group.
   const RowCall* row_call(int32_t c) {
     const auto [known, fresh] = known_.try_emplace(c);
     if (fresh && !is_taken_[static_cast<size_t>(c)] &&

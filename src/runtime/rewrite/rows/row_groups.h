@@ -26,8 +26,8 @@ struct RowGroup {
   std::vector<int32_t> calls() const;  // positions, in order
 };
 
-// All groups. They are disjoint. A group has a product in the forward that makes something hidden,
-// a product that reads the last of it, and a backward.
+// Returns all groups. They are disjoint. A group has a product in the forward that makes something
+// hidden, a product that reads the last of it, and a backward.
 std::vector<RowGroup> find_row_groups(const Rewriter& rewriter);
 
 }  // namespace reprise::runtime::internal::rewrite

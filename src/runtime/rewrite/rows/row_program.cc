@@ -154,8 +154,8 @@ class RowCompiler {
     program_.steps.push_back(std::move(step));
   }
 
-  // The buffer of an input of the tiles that nobody reads later, and that the output may be written
-  // over.
+  // Returns the buffer of an input of the tiles that nobody reads later, and that the output may be
+  // written over.
   std::optional<size_t> over_input(size_t s, RowProgram::Step& step, size_t output) {
     TileProgram& tiles = step.tiles;
     for (size_t input = 0; input < tiles.inputs.size(); ++input) {
@@ -179,7 +179,7 @@ class RowCompiler {
     return std::ranges::find(source_.outputs, value) != source_.outputs.end();
   }
 
-  // Where an operand lies.
+  // Returns where an operand lies.
   Place place_of(const TensorRef& ref, bool has_rows, int64_t width) {
     const auto made = ref.memory == Memory::kValue ? made_.find(ref.index) : made_.end();
     if (made != made_.end()) return made->second;
@@ -291,7 +291,7 @@ class RowRunner {
     return place.from == From::kInput ? inputs_[place.index] : outputs_[place.index];
   }
 
-  // The rows [first, first + count) as a matrix; all of it if the place has no rows.
+  // Returns the rows [first, first + count) as a matrix; all of it if the place has no rows.
   at::Tensor block_of(const Place& place, int64_t first, int64_t count) const {
     if (!place.has_rows) return whole(place);
     if (place.from != From::kBuffer) {
@@ -325,7 +325,7 @@ void run_rows(const RowProgram& program, std::vector<c10::IValue>& stack) {
   for (at::Tensor& output : runner.take_outputs()) stack.emplace_back(std::move(output));
 }
 
-// A text that is equal for programs that do the same.
+// Returns a text that is equal for programs that do the same.
 std::string text_of(const RowProgram& program) {
   std::ostringstream text;
   const auto write = [&](const Place& place) {

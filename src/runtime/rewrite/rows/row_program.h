@@ -58,7 +58,7 @@ struct RowSource {
 // Buffers are given to values by a linear scan over the steps.
 RowProgram compile(const RowSource& source, const RowBlocks& blocks);
 
-// The work of a program. Works of the same name are equal if their programs do the same.
+// Returns the work of a program. Works of the same name are equal if their programs do the same.
 step::Work work_of(RowProgram program, const std::string& name);
 
 }  // namespace reprise::runtime::internal::rewrite

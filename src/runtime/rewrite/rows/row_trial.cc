@@ -42,7 +42,7 @@ constexpr std::array<int64_t, 4> kWeightRows = {192, 256, 384, 128};
 constexpr int64_t kLeastElements = 8192;  // in fewer, another order may not show
 constexpr uint64_t kSeed = 20220920;
 
-// A tensor of random numbers with this geometry.
+// Returns a tensor of random numbers with this geometry.
 at::Tensor random_like(Geometry look, at::Generator& generator) {
   look.offset %= 16;  // keeps an alignment that matters to vectorised kernels
   const auto size = static_cast<int64_t>(c10::elementSize(look.dtype));
@@ -82,7 +82,7 @@ bool blocks_agree(const RowCall& call, const RowBlocks& blocks,
   return is_product ? agree : equal_bits(whole, result);
 }
 
-// The recorded call on these operands, which have the order of RowCall::operands.
+// Returns the recorded call on these operands, which have the order of RowCall::operands.
 at::Tensor as_a_whole(const RowCall& call, const Call& recorded,
                       const std::vector<at::Tensor>& operands) {
   std::vector<c10::IValue> stack;

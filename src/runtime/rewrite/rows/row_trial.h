@@ -26,8 +26,8 @@ class RowTrials {
 };
 
 // Returns blocks in which all of these calls leave the bits of the whole: the trials say so, and ends
-// of vectors of element-wise kernels lie where the whole has them. Absent if there are none among
-// those that are tried.
+// of vectors of element-wise kernels lie where the whole has them. Returns nothing if there are
+// none among those that are tried.
 std::optional<RowBlocks> find_blocks(const std::vector<RowCall>& calls, int64_t rows,
                                      RowTrials& trials);
 

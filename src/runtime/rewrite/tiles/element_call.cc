@@ -67,7 +67,8 @@ int64_t elements_of(const Geometry& geometry) {
                          std::multiplies<>());
 }
 
-// The operator of which an operator that writes over its first operand is a form: "add" of "add_".
+// Returns the operator of which an operator that writes over its first operand is a form: "add" of
+// "add_".
 std::optional<c10::OperatorHandle> functional(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
   if (name.name.back() != '_') return op;
@@ -190,7 +191,7 @@ bool ElementCalls::find_space(ElementCall& found) const {
   }
   found.elements = dense;
 
-  // How each operand goes through these dimensions.
+  // Now find how each operand goes through these dimensions.
   found.strides.assign(found.arguments.size(), {});
   for (size_t a = 0; a < found.arguments.size(); ++a) {
     const Argument& argument = found.arguments[a];

@@ -1,5 +1,5 @@
-// Element-wise calls of a recording, in the form in which tiles run them: with ATen's own kernel,
-// into memory that the caller gives.
+// These are element-wise calls of a recording, in the form in which tiles run them: with ATen's own
+// kernel, into memory that the caller gives.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct ElementCall {
   // The type of the operands. Tensors of one element become numbers of this type, unless it is a
   // type of 16 bits: kernels then compute with the number as it was given.
   at::ScalarType type = at::kFloat;
-  // Whether the result is an exact number rounded once, or a selection. Then its bits do not depend
-  // on how a loop goes over the elements.
+  // If true, the result is an exact number rounded once, or a selection. Then its bits do not
+  // depend on how a loop goes over the elements.
   bool rounds_once = false;
 
   // The operator's name, without its overload: "mul".
@@ -53,10 +53,10 @@ class ElementCalls {
  public:
   explicit ElementCalls(const step::Recording& recording) : recording_(recording) {}
 
-  // Absent if the operator is not known to be element-wise, has no kernel that writes into memory
-  // of the caller, has other results than one tensor that fills fresh memory (or that it wrote
-  // over), or looks at an operand in a way that tiles do not follow. Also if the trial of
-  // tile_trial.h fails.
+  // Returns nothing if the operator is not known to be element-wise, has no kernel that writes into
+  // memory of the caller, has other results than one tensor that fills fresh memory (or that it
+  // wrote over), or looks at an operand in a way that tiles do not follow. It returns nothing, too,
+  // if the trial of tile_trial.h fails.
   std::optional<ElementCall> at(int32_t call);
 
  private:
@@ -72,7 +72,8 @@ class ElementCalls {
   std::map<std::string, bool> passed_;                         // the trials, by kind of call
 };
 
-// The product of a gradient and a derivative of the same geometry, as a call of no recording.
+// Returns the product of a gradient and a derivative of the same geometry, as a call of no
+// recording.
 ElementCall product_of(const step::TensorRef& a, const step::TensorRef& b,
                        const step::TensorRef& result);
 

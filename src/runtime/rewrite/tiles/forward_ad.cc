@@ -183,7 +183,7 @@ class Differentiation {
            external.tensor.item<double>() == 0;
   }
 
-  // The values of the core that something outside of it reads.
+  // Finds the values of the core that something outside of it reads.
   std::string find_kept() {
     const std::set<int32_t> core(calls(Part::kCore).begin(), calls(Part::kCore).end());
     kept_ = values_leaving(rewriter_, groups_, calls(Part::kCore), core);

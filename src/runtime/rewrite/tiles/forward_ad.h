@@ -1,4 +1,4 @@
-// The derivative of a group of element-wise calls, from its recorded backward.
+// This is the derivative of a group of element-wise calls, from its recorded backward.
 #pragma once
 
 #include <cstdint>

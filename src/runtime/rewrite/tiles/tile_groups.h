@@ -36,20 +36,20 @@ class TileGroups {
  public:
   explicit TileGroups(const Rewriter& rewriter);
 
-  // All choices in which some group has two calls or more. Their values are worth the planner's
-  // time (Rewriter::is_worthwhile).
+  // Returns all choices in which some group has two calls or more. Their values are worth the
+  // planner's time (Rewriter::is_worthwhile).
   std::vector<TileChoice> choices() const;
-  // The element-wise call at this position, which must be in a group.
+  // Returns the element-wise call at this position, which must be in a group.
   const ElementCall& element_call(int32_t call) const {
     return *element_calls_[static_cast<size_t>(call)];
   }
-  // The call that writes over the value; the number of calls if there is none.
+  // Returns the call that writes over the value; the number of calls if there is none.
   int32_t overwritten_by(int32_t value) const {
     return overwritten_by_[static_cast<size_t>(value)];
   }
 
  private:
-  // The group of these calls; absent if they cannot run together.
+  // Returns the group of these calls; absent if they cannot run together.
   std::optional<TileGroup> together(std::vector<int32_t> calls) const;
   // The values that the call makes for, or shares with, calls of the group that it may join.
   void add_to_groups(int32_t call);

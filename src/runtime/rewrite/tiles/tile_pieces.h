@@ -19,13 +19,13 @@ struct TilePiece {
   TileSource source = {};
 };
 
-// The values that calls of the list make and that something outside the set reads, or that are
-// results of the step.
+// Returns the values that calls of the list make and that something outside the set reads, or that
+// are results of the step.
 std::vector<int32_t> values_leaving(const Rewriter& rewriter, const TileGroups& groups,
                                     const std::vector<int32_t>& calls,
                                     const std::set<int32_t>& readers_inside);
 
-// The values that the source reads and does not make.
+// Returns the values that the source reads and does not make.
 std::set<int32_t> values_entering(const TileSource& source);
 
 // Adds the realization that runs these pieces in place of the calls of the choice. A piece whose

@@ -136,7 +136,7 @@ class Compiler {
     return one;
   }
 
-  // Where the call writes its result.
+  // Returns where the call writes its result.
   Operand place_of(const ElementCall& call) {
     const int32_t value = call.result.index;
     const at::ScalarType dtype = call.result.geometry.dtype;

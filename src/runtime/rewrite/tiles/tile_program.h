@@ -78,11 +78,11 @@ TileProgram compile(const TileSource& source);
 // another order.
 bool write_over(TileProgram& program, size_t output, size_t input);
 
-// The largest multiple of `unit` and kTileAlignment that suits a group of this many elements; 0 if
-// there is none.
+// Returns the largest multiple of `unit` and kTileAlignment that suits a group of this many
+// elements; 0 if there is none.
 int64_t tile_of(int64_t elements, int64_t unit);
 
-// A text that is equal for programs that do the same.
+// Returns a text that is equal for programs that do the same.
 std::string signature_of(const TileProgram& program);
 // The operators of the program, for people: "mul*4+tanh+add".
 std::string operators_of(const TileProgram& program);
@@ -99,9 +99,9 @@ struct TileMemory {
 void run_tiles(const TileProgram& program, std::vector<TileMemory> inputs,
                const std::vector<TileMemory>& outputs, int64_t begin, int64_t end);
 
-// The kernel of the program. With several threads, each of them runs the tiles of the elements that
-// ATen would give it, from the first of them on. So the ends of tiles, where vectors end, lie where
-// they lie in plain training.
+// Returns the kernel of the program. With several threads, each thread runs the tiles of the
+// elements that ATen would give it, from the first element on. So the ends of tiles, where vectors
+// end, lie where they lie in plain training.
 step::Kernel kernel_of(TileProgram program);
 
 }  // namespace reprise::runtime::internal::rewrite

@@ -86,7 +86,7 @@ at::Tensor as_recorded(const ElementCall& call, const Call& original,
   return stack.at(0).toTensor();
 }
 
-// The operands with numbers as the tiles get them.
+// Returns the operands with numbers as the tiles get them.
 std::vector<c10::IValue> prepared(const ElementCall& call,
                                   const std::vector<at::Tensor>& operands) {
   std::vector<c10::IValue> all;

@@ -47,7 +47,7 @@ class Crossing {
     inside_.insert(calls.begin(), calls.end());
   }
 
-  // All groups, each by itself.
+  // Returns all groups, each by itself.
   std::vector<TilePiece> everything() const {
     std::vector<TilePiece> pieces;
     for (const auto* list : {&choice_.forward, &choice_.backward}) {
@@ -60,8 +60,8 @@ class Crossing {
     return pieces;
   }
 
-  // The backward makes again what does not cross. Absent if nothing is made again, or if something
-  // that it needs for this is written over by then.
+  // The backward makes again what does not cross. Returns nothing if nothing is made again, or if
+  // something that it needs for this is written over by then.
   std::optional<std::vector<TilePiece>> rebuilt(bool dear_crosses) const {
     std::vector<TilePiece> backward;
     std::set<int32_t> crossing;
@@ -114,7 +114,7 @@ class Crossing {
         if (ref.memory != Memory::kValue) continue;
         const auto made = maker_.find(ref.index);
         if (made == maker_.end() || crosses(ref.index, made->second, dear_crosses)) {
-          // The operands of calls of the group are there (TileGroups). Others may be gone.
+          // The operands of calls of the group are there (TileGroups). Other values may be gone.
           const bool is_of_group = std::ranges::binary_search(group.calls, c);
           if (!is_of_group && groups_.overwritten_by(ref.index) <= group.after) return false;
           if (made != maker_.end()) crossing.insert(ref.index);

@@ -1,4 +1,4 @@
-// Memory of devices: who may touch it, how much there is, and how it is counted.
+// Tests memory of devices: who may touch it, how much there is, and how it is counted.
 #include "accelerator/holes.h"
 #include "fixture.h"
 

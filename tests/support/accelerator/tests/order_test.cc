@@ -1,4 +1,5 @@
-// The check for missing synchronisation: planted bugs, each beside the program that has it right.
+// Tests the check for missing synchronisation: planted bugs, each beside the program that has it
+// right.
 #include <functional>
 #include <regex>
 

@@ -1,4 +1,4 @@
-// The simulated clock, and when copies land.
+// Tests the simulated clock, and when copies land.
 #include "fixture.h"
 
 namespace {
