@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ._pipeline.pytorch import pipeline_stage
     from ._saved.state import SavedState, StateWriting, load_state, save_state
     from ._step.memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
-    from ._step.report import StepReport
+    from ._step.report import OtherDevice, StepReport
 
 # The names that need PyTorch, each with its module; `nn` is a module itself. A module is loaded
 # when its name is first used.
@@ -75,6 +75,7 @@ _RUNTIME = {
     "ModeTried": "_modes.modes",
     "Online": "_modes.online",
     "OnlineReport": "_modes.online",
+    "OtherDevice": "_step.report",
     "PartsTried": "_capture.micro_batches",
     "PipelineReport": "_pipeline.pipeline",
     "PipelinedStep": "_pipeline.pipeline",
@@ -146,6 +147,7 @@ __all__ = [
     "Online",
     "OnlineReport",
     "Op",
+    "OtherDevice",
     "PartsTried",
     "PipelineReport",
     "PipelinedStep",

@@ -67,6 +67,7 @@ class CapturedStep:
         group: str,
         bucket_cap: int,
         shard_optimizer: bool,
+        other_devices: list[str],
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -89,6 +90,7 @@ class CapturedStep:
         group: str,
         bucket_cap: int,
         shard_optimizer: bool,
+        other_devices: list[str],
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
         """Returns the fastest step, the number of its parts, and each number with its result."""
 
@@ -196,7 +198,7 @@ class CapturedStep:
         """Returns the run log of the plan in force, or None if no step was measured."""
 
     def report(self) -> dict[str, Any]:
-        """Returns the keyword arguments of StepReport."""
+        """Returns the keyword arguments of StepReport, and those of OtherDevice as tuples."""
 
 class Remat:
     """A planned chain of stages between lists of tensors.

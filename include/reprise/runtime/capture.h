@@ -10,6 +10,7 @@
 //   at::Tensor loss = step.run({x, y});   // fills .grad, as the function does, to the last bit
 #pragma once
 
+#include <c10/core/Device.h>
 #include <torch/nn/module.h>
 
 #include <functional>
@@ -122,13 +123,27 @@ struct CaptureOptions {
   // (ParameterOptimizer::keep_state_of()). Source: Rajbhandari et al., ZeRO: Memory Optimizations
   // Toward Training Trillion Parameter Models, SC 2020.
   bool shard_optimizer = false;
+  // Other devices that may run operations of the step, beside that of its inputs: the CPU, and devices of
+  // one other type with their numbers. The capture runs each operation there, too, on copies of its
+  // operands, and measures it. One whose results have the same bits may run there; with
+  // AlternativeOptions::allow of kRounding, results that are close are enough. Copies between the devices
+  // are measured, too. plan() then decides what runs where. Results and gradients come back to the device
+  // of the inputs, and parameters are copied from there in each step.
+  //
+  // StepPlanOptions::offload.machine, without a memory to move to, may give other bandwidths than the
+  // measured ones, and capacities of the other devices. Its memories have the names of the devices
+  // ("cuda:0", "cpu"), in this order, and a channel each way between the first one and each other one.
+  //
+  // Such a step has no arena, no device graph, no memory to offload to, no process group, no optimizer
+  // inside, and no budget for its capture.
+  std::vector<c10::Device> other_devices = {};
 };
 
 struct StepPlanOptions {
   // The budget covers all device bytes during a step, as in RematOptions. The default is
   // CaptureOptions::budget, and without that no limit: plain training.
   Budget budget = {};
-  // Empty: "graph", or "graph_levels" with `offload`.
+  // Empty: "graph", "graph_levels" with `offload`, or "devices" with CaptureOptions::other_devices.
   std::string planner = {};
   // This is the time for all searches that plan() makes, together. The first steps may take as long
   // again, to plan an arena in which all memory has its place.
@@ -160,6 +175,16 @@ struct StepPlanOptions {
   Observer observer = {};
 };
 
+// What a device of CaptureOptions::other_devices did in the last run.
+struct OtherDeviceReport {
+  std::string device = {};    // "cuda:1"
+  int64_t runs = 0;           // of operations
+  Bytes predicted_peak = {};  // of the step's bytes there, without what lay there before
+  Bytes measured_peak = {};
+
+  bool operator==(const OtherDeviceReport&) const = default;
+};
+
 // A CapturedStepReport is about the last run.
 struct CapturedStepReport {
   Bytes budget;          // the largest Bytes if there is no limit
@@ -175,9 +200,11 @@ struct CapturedStepReport {
   int64_t graphed = 0;           // number of steps so far that ran as a device graph
   // Says why the plan in force does not run as a device graph; empty if it does, or was not asked to.
   std::string no_device_graph = {};
-  Bytes moved_out = {}, moved_in = {};  // to the memory of StepPlanOptions::offload, and back
-  Nanos waited = {};                    // by the step, for copies
-  std::string offload_choice = {};      // what OffloadOptions "auto" picked, and why; else empty
+  // To the memory of StepPlanOptions::offload or to other devices, and back.
+  Bytes moved_out = {}, moved_in = {};
+  Nanos waited = {};                // by the step, for copies
+  std::string offload_choice = {};  // what OffloadOptions "auto" picked, and why; else empty
+  std::vector<OtherDeviceReport> other_devices = {};
 
   bool operator==(const CapturedStepReport&) const = default;
 };

@@ -28,7 +28,8 @@ struct OffloadOptions {
   std::string to = {};
   // The machine to plan for: the device, and one memory with that name and a channel each way. Without
   // channels it is measured when the model is: the bandwidth of both directions, alone and at the
-  // same time, while something computes.
+  // same time, while something computes. A captured step on several devices takes their machine here,
+  // without a memory to move to (CaptureOptions::other_devices).
   Machine machine = {};
   // The bytes of one read or write, a multiple of 4096. Each direction has a buffer of this size,
   // which counts in the budget.

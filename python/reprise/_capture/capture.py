@@ -31,6 +31,7 @@ def capture(
     process_group: Any = None,
     bucket_cap_mb: float | None = None,
     shard_optimizer: bool = False,
+    other_devices: Sequence[torch.device | str] = (),
     **keywords: Any,
 ) -> CapturedStep:
     """Records a whole training step of any model: forward, loss and backward.
@@ -97,6 +98,12 @@ def capture(
             own shard of the parameters only (stage 1 of ZeRO). Each rank updates its shard and gets
             the others from their ranks. The bits are those of the step that does not shard. State
             of other shards that the optimizer has already is dropped.
+        other_devices: Devices that may run operations of the step beside the device of its inputs:
+            the CPU, and devices of one other type with their numbers ("cuda:1"). Each operation
+            also runs there while the step is captured. If its results have the same bits there,
+            the plan may run it there, and copies what it needs. A name of a kind with the
+            exactness "rounding" in `alternatives` allows results that are close. Such a step has
+            no arena, no process group and no optimizer inside.
         **keywords: The keyword arguments that the function is recorded with.
 
     Returns:
@@ -137,6 +144,7 @@ def capture(
             process_group=process_group,
             bucket_cap_mb=bucket_cap_mb,
             shard_optimizer=shard_optimizer,
+            other_devices=tuple(other_devices),
         ),
         sample,
         keywords,

@@ -20,7 +20,7 @@ from .._planning.result import PlanResult, result_of
 from .._step.far_state import fetch_before_reading
 from .._step.memory import budget_for
 from .._step.process_group import telling
-from .._step.report import StepReport
+from .._step.report import OtherDevice, StepReport
 from ..errors import InputError
 from .alternatives import ApproximateValue
 from .explanation import StepExplanation
@@ -59,8 +59,8 @@ class CapturedStep(RecordedStep):
                 inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
                 a share such as "60%" of plain training's peak, "auto" for what the device has
                 free, or None for the budget of the capture, and without that no limit.
-            planner: The name of a planner of graphs. None stands for "graph", or for
-                "graph_levels" with `offload`.
+            planner: The name of a planner of graphs. None stands for "graph", for "graph_levels"
+                with `offload`, or for "devices" with `capture(other_devices=...)`.
             time_limit: The time for all searches together: seconds, or a text such as "10s".
             threads: The number of threads. 0 stands for as many as the machine has.
             enforce: Whether, on the CPU, a request beyond the budget raises BudgetError.
@@ -80,7 +80,9 @@ class CapturedStep(RecordedStep):
                 temporary directory, or with "auto:DIRECTORY" in that one. `report()` says what it
                 picked, and why.
             machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
-                None measures them.
+                None measures them. A step with `capture(other_devices=...)` takes the bandwidths
+                between its devices here, and their capacities. The memories have the names of the
+                devices, that of the inputs first, and all of them compute.
             offload_optimizer: Whether the state of the optimizer inside the step
                 (`capture(optimizer=...)`) lies in the memory of `offload` between the calls. It
                 comes to the device for each parameter's update and goes back behind it, so the peak
@@ -370,7 +372,9 @@ class CapturedStep(RecordedStep):
 
     def report(self) -> StepReport:
         """Returns the peaks, the budget, the arena and the copies of the last step."""
-        return StepReport(**self._native.report())
+        report = self._native.report()
+        others = tuple(OtherDevice(*each) for each in report["other_devices"])
+        return StepReport(**(report | {"other_devices": others}))
 
     def __repr__(self) -> str:
         return f"CapturedStep({self._request.name!r}, {self.report()})"

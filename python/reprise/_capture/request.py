@@ -43,6 +43,7 @@ class Request:
     process_group: Any
     bucket_cap_mb: float | None
     shard_optimizer: bool
+    other_devices: Sequence[torch.device | str] = ()
 
     def __post_init__(self) -> None:
         check_lockstep(self.lockstep)
@@ -85,4 +86,5 @@ class Request:
             "group": group,
             "bucket_cap": cap_in_bytes(self.bucket_cap_mb, group),
             "shard_optimizer": self.shard_optimizer,
+            "other_devices": [str(torch.device(each)) for each in self.other_devices],
         }

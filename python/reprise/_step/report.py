@@ -9,6 +9,23 @@ from .._planning.html import fields_html
 
 
 @dataclass(frozen=True)
+class OtherDevice:
+    """What a device of `capture(other_devices=...)` did in the last step.
+
+    Attributes:
+        device: Its name, such as "cuda:1".
+        runs: The number of operations that it ran.
+        predicted_peak_bytes: The most bytes that the step holds there by the plan.
+        measured_peak_bytes: The most bytes that it held there.
+    """
+
+    device: str
+    runs: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int
+
+
+@dataclass(frozen=True)
 class StepReport:
     """The peaks and the budget of the last step. On the CPU both peaks are equal to the byte.
 
@@ -25,7 +42,8 @@ class StepReport:
             smaller.
         served: The number of allocations that the arena served at their planned places.
         fallbacks: The number of allocations that the heap served although there is an arena.
-        moved_out_bytes: The bytes that the step moved to the memory of `offload`.
+        moved_out_bytes: The bytes that the step moved to the memory of `offload`, or to other
+            devices.
         moved_in_bytes: The bytes that it brought back.
         waited_ns: The time that it waited for copies, in nanoseconds.
         offload_choice: What `offload="auto"` picked, and why, or "" for another `offload`.
@@ -33,6 +51,7 @@ class StepReport:
         graphed: The number of steps so far that ran as a device graph (a CUDA graph).
         no_device_graph: Why the plan in force does not run as a device graph, or "" if it does, or
             was not asked to.
+        other_devices: What the devices of `capture(other_devices=...)` did.
     """
 
     budget_bytes: int | None
@@ -51,6 +70,7 @@ class StepReport:
     compared: int = 0
     graphed: int = 0
     no_device_graph: str = ""
+    other_devices: tuple[OtherDevice, ...] = ()
 
     def __str__(self) -> str:
         if self.steps == 0:

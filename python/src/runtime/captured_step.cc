@@ -92,10 +92,11 @@ class CapturedStep {
                bool recapture, int outcomes, const std::optional<std::vector<Text>>& alternatives,
                const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
                const Text& name, const ObserverArgument& observer, const Text& cache,
-               const Text& group, int64_t bucket_cap, bool shard_optimizer) {
+               const Text& group, int64_t bucket_cap, bool shard_optimizer,
+               const std::vector<Text>& other_devices) {
     rt::CaptureOptions options =
         capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
-                        name, observer, cache, group, bucket_cap, shard_optimizer);
+                        name, observer, cache, group, bucket_cap, shard_optimizer, other_devices);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -110,14 +111,15 @@ class CapturedStep {
                             const py::object& optimizer, const Text& lockstep,
                             const BudgetArgument& budget, const Text& name,
                             const ObserverArgument& observer, const Text& cache, const Text& group,
-                            int64_t bucket_cap, bool shard_optimizer) {
+                            int64_t bucket_cap, bool shard_optimizer,
+                            const std::vector<Text>& other_devices) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
                                          lockstep, budget, name, observer, cache, group, bucket_cap,
-                                         shard_optimizer),
+                                         shard_optimizer, other_devices),
         .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
                              plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
                              plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
@@ -226,6 +228,12 @@ class CapturedStep {
     found["moved_in_bytes"] = report.moved_in.count();
     found["waited_ns"] = report.waited.count();
     found["offload_choice"] = report.offload_choice;
+    py::list others;
+    for (const rt::OtherDeviceReport& other : report.other_devices) {
+      others.append(py::make_tuple(other.device, other.runs, other.predicted_peak.count(),
+                                   other.measured_peak.count()));
+    }
+    found["other_devices"] = py::tuple(others);
     return found;
   }
 
@@ -238,8 +246,10 @@ class CapturedStep {
                                      const py::object& optimizer, const Text& lockstep,
                                      const BudgetArgument& budget, const Text& name,
                                      const ObserverArgument& observer, const Text& cache,
-                                     const Text& group, int64_t bucket_cap, bool shard_optimizer) {
+                                     const Text& group, int64_t bucket_cap, bool shard_optimizer,
+                                     const std::vector<Text>& other_devices) {
     rt::CaptureOptions options;
+    for (const Text& device : other_devices) options.other_devices.emplace_back(device);
     options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
     options.alternatives = alternatives_of(alternatives);
@@ -268,17 +278,19 @@ void bind_captured_step(py::module_& m) {
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
                     const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
-                    const Text&, int64_t, bool>(),
+                    const Text&, int64_t, bool, const std::vector<Text>&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
            py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
-           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"))
+           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
+           py::arg("other_devices"))
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
                   py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"),
-                  py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"))
+                  py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
+                  py::arg("other_devices"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("device_graph"), py::arg("offload"), py::arg("machine"),

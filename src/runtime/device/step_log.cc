@@ -30,6 +30,10 @@ class StepMeter::MeasuredBackend final : public Backend {
     backend_.free(value);
     ++action_;
   }
+  void run_elsewhere(const RunAction& step) override {
+    backend_.run_elsewhere(step);
+    ++action_;
+  }
   void copy(const CopyAction& copy) override {
     backend_.copy(copy);
     ++action_;

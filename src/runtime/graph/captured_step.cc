@@ -73,6 +73,7 @@ OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
 // their update, lie in memory that the step cannot give back.
 void require_movable(const internal::graph::LoweredStep& lowered, const Plan& plan,
                      const Machine& machine) {
+  if (!lowered.devices.empty()) return;  // All memories are those of devices.
   const Program program(lowered.graph, plan.actions, machine);
   const std::vector<bool> moves =
       internal::transfer::moved_by(program, lowered.graph.values.size());

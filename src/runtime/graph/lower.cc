@@ -6,13 +6,12 @@
 #include <map>
 #include <set>
 
-#include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/behind.h"
+#include "runtime/graph/outside.h"
 #include "runtime/step/host_reads.h"
 
 namespace reprise::runtime::internal::graph {
 
-using device::counted_bytes;
 using rewrite::Alternatives;
 using rewrite::CallRealization;
 using rewrite::CallVariant;
@@ -76,7 +75,10 @@ class Lowering {
                               as_counted(static_cast<int64_t>(storage.nbytes())),
                               ValueKind::kInput});
       result_.step_value_of.push_back(-1);
+      result_.input_bytes.push_back(static_cast<int64_t>(storage.nbytes()));
     }
+    result_.devices = step_.devices;
+    outside_ = add_outside(result_, step_, needed_, inputs);
     value_of_.assign(recording_.values.size(), -1);
     const size_t loss = find_loss();
     op_of_.assign(recording_.calls.size(), -1);
@@ -214,8 +216,18 @@ class Lowering {
     if (replay) add_variant(op, "replay", works_.rerun[c], Role::kReplay);
     for (const CallVariant* variant : variants_[c]) {
       add_variant(op, variant->name, variant->work, Role::kAny, variant->exactness);
+      if (variant->memory > 0) read_there(op.variants.back(), *variant);
     }
     result_.graph.ops.push_back(std::move(op));
+  }
+
+  // Lets the variant run on its device, where it reads copies of what was there before the step.
+  void read_there(Variant& variant, const CallVariant& call) const {
+    variant.at = step_.devices[static_cast<size_t>(call.memory)].str();
+    for (const int32_t e : externals_read(works_.all[static_cast<size_t>(call.work)])) {
+      const ValueIndex value = outside_[static_cast<size_t>(e)];
+      if (value >= 0) variant.reads.push_back(value);
+    }
   }
 
   // Says whether all calls that the realization stands for are needed.
@@ -393,7 +405,7 @@ class Lowering {
     result_.step_value_of.push_back(step_value);
   }
 
-  Bytes as_counted(int64_t bytes) const { return Bytes(counted_bytes(bytes, recording_.device)); }
+  Bytes as_counted(int64_t bytes) const { return counted_anywhere(bytes, step_); }
 
   std::vector<ValueIndex> in_graph(const std::vector<int32_t>& values) const {
     std::vector<ValueIndex> all;
@@ -413,6 +425,7 @@ class Lowering {
   std::map<const CallRealization*, std::vector<OpIndex>> pieces_;
   std::vector<std::vector<Behind>> behind_;  // by call
   std::vector<ValueIndex> parameter_;        // by external: its value before the update; -1: none
+  std::vector<ValueIndex> outside_;          // by external: its value for other devices; -1: none
   std::vector<OpIndex> update_ops_;          // and the waits before them
   std::vector<OpIndex> late_waits_;          // by bucket
   std::vector<bool> needed_;                 // by call

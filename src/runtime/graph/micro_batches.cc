@@ -122,7 +122,8 @@ constexpr int kMostSlower = 2;
 // Says whether the answers of plan_of() are in force in their steps. Ranks of a process group plan
 // together, and a step opens the memory that its values move to.
 bool plans_in_steps(const MicroBatchOptions& options) {
-  return !options.capture.group.empty() || !options.plan.offload.to.empty();
+  return !options.capture.group.empty() || !options.plan.offload.to.empty() ||
+         !options.capture.other_devices.empty();
 }
 
 PlanResult plan_of(CapturedStep& step, const StepPlanOptions& planning,

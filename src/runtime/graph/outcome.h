@@ -28,6 +28,8 @@ struct Outcome {
   // The plan's peak on this rank. It may be lower than that of the graph, whose numbers are the
   // largest ones of all ranks.
   Bytes own_peak;
+  // The plan's peaks of CaptureOptions::other_devices, and how many operations run there.
+  std::vector<OtherDeviceReport> other_devices = {};
   int64_t runs = 0;      // number of runs so far
   int64_t compared = 0;  // the run that lockstep has compared last, counted from 1
   int placements = 0;    // number of attempts to place since the user asked for the plan

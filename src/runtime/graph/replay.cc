@@ -57,7 +57,12 @@ Replay::Replay(const Recording& recording, const Works& works, const LoweredStep
       lowered_(lowered),
       slots_(recording.values.size()),
       random_(lowered.graph.ops.size()),
-      reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {}
+      reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {
+  for (size_t device = 1; device < lowered.devices.size(); ++device) {
+    elsewhere_.push_back({std::vector<c10::Storage>(recording.values.size()),
+                          std::vector<c10::Storage>(recording.externals.size())});
+  }
+}
 
 void Replay::begin(const Tensors& inputs, transfer::FarMemories memories, FarState* far) {
   inputs_.clear();
@@ -72,6 +77,11 @@ void Replay::begin(const Tensors& inputs, transfer::FarMemories memories, FarSta
 }
 
 void Replay::clear() {
+  if (between_) {
+    between_->end();  // before the memory that copies read and write goes
+    moved_ = between_->take_moved();
+  }
+  drop_elsewhere();
   if (copies_) {
     copies_->end();  // before the memory that copies read and write goes
     moved_ = copies_->moved();
@@ -90,20 +100,24 @@ void Replay::clear() {
   std::fill(random_.begin(), random_.end(), std::nullopt);
 }
 
+Replay::Input Replay::input_now(size_t position) const {
+  const External& external = recording_.externals[position];
+  if (external.input >= 0) return inputs_[static_cast<size_t>(external.input)];
+  return {external.tensor.storage(), offset_bytes(external.tensor) - external.offset};
+}
+
 at::Tensor Replay::external(const TensorRef& ref) const {
-  const External& external = recording_.externals[static_cast<size_t>(ref.index)];
-  const Input now = external.input >= 0 ? inputs_[static_cast<size_t>(external.input)]
-                                        : Input{external.tensor.storage(),
-                                                offset_bytes(external.tensor) - external.offset};
+  const Input now = input_now(static_cast<size_t>(ref.index));
   if (now.moved == 0) return tensor_on(now.storage, ref.geometry);
   Geometry geometry = ref.geometry;
   geometry.offset += now.moved / static_cast<int64_t>(c10::elementSize(geometry.dtype));
   return tensor_on(now.storage, geometry);
 }
 
-at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false); }
+at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false, 0); }
 
-at::Tensor Replay::operand(const TensorRef& ref, bool shape_only) const {
+at::Tensor Replay::operand(const TensorRef& ref, bool shape_only, int32_t memory) const {
+  if (memory > 0) return operand_there(ref, memory);
   switch (ref.memory) {
     case Memory::kNone:
       return {};
@@ -118,19 +132,19 @@ at::Tensor Replay::operand(const TensorRef& ref, bool shape_only) const {
   return tensor_on(reserved_->storage(), at_start(ref.geometry));
 }
 
-void Replay::push(const Argument& argument) {
+void Replay::push(const Argument& argument, int32_t memory) {
   switch (argument.kind) {
     case ArgumentKind::kConstant:
       stack_.push_back(argument.constant);
       break;
     case ArgumentKind::kTensor:
-      stack_.emplace_back(operand(argument.tensors[0], argument.shape_only));
+      stack_.emplace_back(operand(argument.tensors[0], argument.shape_only, memory));
       break;
     case ArgumentKind::kTensorList: {
       c10::List<at::Tensor> list;
       list.reserve(argument.tensors.size());
       for (const TensorRef& ref : argument.tensors)
-        list.push_back(operand(ref, argument.shape_only));
+        list.push_back(operand(ref, argument.shape_only, memory));
       stack_.emplace_back(std::move(list));
       break;
     }
@@ -141,7 +155,7 @@ void Replay::push(const Argument& argument) {
         if (ref.memory == Memory::kNone) {
           list.push_back(std::nullopt);
         } else {
-          list.push_back(operand(ref, argument.shape_only));
+          list.push_back(operand(ref, argument.shape_only, memory));
         }
       }
       stack_.emplace_back(std::move(list));
@@ -150,16 +164,17 @@ void Replay::push(const Argument& argument) {
   }
 }
 
-void Replay::invoke(const Work& work) {
+void Replay::invoke(const Work& work, int32_t memory) {
   stack_.clear();
-  for (const Argument& argument : work.arguments) push(argument);
+  for (const Argument& argument : work.arguments) push(argument, memory);
   at::GradMode::set_enabled(work.grad_mode);  // ReplayScope puts the mode back.
   work.kernel(stack_);
 }
 
-void Replay::keep_results(const Work& work) {
+void Replay::keep_results(const Work& work, int32_t memory) {
+  std::vector<c10::Storage>& slots = slots_in(memory);
   for (const Work::Made& made : work.made) {
-    c10::Storage& slot = slots_[static_cast<size_t>(made.value)];
+    c10::Storage& slot = slots[static_cast<size_t>(made.value)];
     if (slot) continue;  // The value is live already, and the live one stays.
     size_t item = 0;
     for_each_tensor(stack_[made.result], [&](const at::Tensor& tensor) {
@@ -172,8 +187,8 @@ void Replay::keep_results(const Work& work) {
     }
   }
   for (const auto& [now, before] : work.overwrites) {
-    c10::Storage& slot = slots_[static_cast<size_t>(now)];
-    c10::Storage& old = slots_[static_cast<size_t>(before)];
+    c10::Storage& slot = slots[static_cast<size_t>(now)];
+    c10::Storage& old = slots[static_cast<size_t>(before)];
     if (!slot) slot = std::move(old);
     old = c10::Storage();
   }
@@ -184,6 +199,7 @@ void Replay::run(const RunAction& step) {
   const auto op = static_cast<size_t>(step.op);
   const int32_t position = lowered_.works[op][static_cast<size_t>(step.variant)];
   const Work& work = works_.all[static_cast<size_t>(position)];
+  before_overwrites(work, 0);
   std::optional<RandomState> current;
   if (step.save_random) random_[op].emplace(recording_.device);
   if (step.restore_random) {
@@ -197,6 +213,7 @@ void Replay::run(const RunAction& step) {
 
 void Replay::free(ValueIndex value) {
   if (const auto state = lowered_.state_of(value)) return far_->leave(state->parameter);
+  if (between_) between_->settle(value, 0);
   const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
   if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
   slots_[static_cast<size_t>(step_value)] = c10::Storage();
@@ -215,6 +232,7 @@ bool Replay::on_other_device(ValueIndex value) const {
 // A value that comes back has its storage from the beginning of the copy on, as the simulator counts
 // it. Nothing reads the storage before the wait.
 void Replay::copy(const CopyAction& copy) {
+  if (between_) return copy_between(copy);
   if (!copies_) return Backend::copy(copy);
   if (const auto state = lowered_.state_of(copy.value)) {
     return copy.from == 0 ? far_->send(state->parameter) : far_->bring(state->parameter);
@@ -238,6 +256,7 @@ void Replay::copy(const CopyAction& copy) {
 }
 
 void Replay::wait(ValueIndex value, int32_t memory) {
+  if (between_) return between_->wait(value, memory);
   if (!copies_) return Backend::wait(value, memory);
   if (const auto state = lowered_.state_of(value)) {
     return memory == 0 ? far_->arrive(state->parameter) : far_->sent(state->parameter);
@@ -246,6 +265,11 @@ void Replay::wait(ValueIndex value, int32_t memory) {
 }
 
 void Replay::free_elsewhere(ValueIndex value, int32_t memory) {
+  if (between_) {
+    between_->settle(value, memory);
+    place_of(value, memory) = c10::Storage();
+    return;
+  }
   if (!copies_) return Backend::free_elsewhere(value, memory);
   if (aside_.erase(value) == 0) copies_->free_elsewhere(value, memory);
 }

@@ -17,6 +17,7 @@
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
 #include "runtime/transfer/copies.h"
+#include "runtime/transfer/device_copies.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -28,6 +29,8 @@ namespace reprise::runtime::internal::graph {
 // A value is one version of a storage, which nothing writes any more while it is that value. So its
 // bytes may leave the device and come back into another storage. A value on another device than the
 // step's takes no memory of it: such a value stays where it is when the plan moves it.
+//
+// If operations run on several devices, a value has a storage on each device where the plan has it.
 class Replay final : public Backend {
  public:
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
@@ -35,10 +38,15 @@ class Replay final : public Backend {
   // Begins a step with the storages of these inputs. Its values may move to these memories, and `far`
   // has the optimizer's state if that lies there between the steps.
   void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr);
+  // Lets the values of the steps that follow move between the devices of the lowered step, which are the
+  // memories of this machine.
+  void use_devices(const Machine& machine);
   // Ends the copies that are under way, and drops every value and saved random state.
   void clear();
   // Returns what the step has moved that was cleared last.
   const transfer::MovedBytes& moved() const { return moved_; }
+  // Lets all devices wait for the copies between them, so that others may use the step's memory.
+  void settle();
   at::Tensor tensor(const step::TensorRef& ref) const;
   const c10::Storage& storage_of(int32_t step_value) const {
     return slots_[static_cast<size_t>(step_value)];
@@ -52,12 +60,21 @@ class Replay final : public Backend {
   void copy(const CopyAction& copy) override;
   void wait(ValueIndex value, int32_t memory) override;
   void free_elsewhere(ValueIndex value, int32_t memory) override;
+  void run_elsewhere(const RunAction& step) override;
 
   // These are the parts of run(), for measuring. invoke() calls the kernel and leaves its results
-  // on the stack; keep_results() makes them values, and drop_results() drops them.
-  void invoke(const step::Work& work);
-  void keep_results(const step::Work& work);
+  // on the stack; keep_results() makes them values, and drop_results() drops them. `memory` is the
+  // position of the device.
+  void invoke(const step::Work& work, int32_t memory = 0);
+  void keep_results(const step::Work& work, int32_t memory = 0);
   void drop_results() { stack_.clear(); }
+  const std::vector<c10::IValue>& results() const { return stack_; }
+  // Copies what the work reads to another device, and waits for it. Returns false if it is not there.
+  bool bring_operands(const step::Work& work, int32_t memory);
+  const c10::Storage& storage_there(int32_t step_value, int32_t memory) {
+    return slots_in(memory)[static_cast<size_t>(step_value)];
+  }
+  void drop_elsewhere();
 
  private:
   struct Input {
@@ -65,9 +82,27 @@ class Replay final : public Backend {
     int64_t moved;  // in bytes, from where the input began in its storage at capture
   };
 
-  void push(const step::Argument& argument);
-  at::Tensor operand(const step::TensorRef& ref, bool shape_only) const;
+  // What lies on another device: copies of values and externals, and values that were made there.
+  struct Elsewhere {
+    std::vector<c10::Storage> values;     // by step value
+    std::vector<c10::Storage> externals;  // by external
+  };
+
+  void push(const step::Argument& argument, int32_t memory);
+  at::Tensor operand(const step::TensorRef& ref, bool shape_only, int32_t memory) const;
   at::Tensor external(const step::TensorRef& ref) const;
+  at::Tensor operand_there(const step::TensorRef& ref, int32_t memory) const;
+  Input input_now(size_t external) const;
+  std::vector<c10::Storage>& slots_in(int32_t memory);
+  // Returns where the value lies in this memory, which may be the memory of an external.
+  c10::Storage& place_of(ValueIndex value, int32_t memory);
+  // Returns the bytes of an external that lie where they lay at capture, in the first memory and in a
+  // storage of the size from then.
+  std::pair<at::Tensor, at::Tensor> same_part(const LoweredStep::Outside& outside,
+                                              const c10::Storage& there) const;
+  c10::Storage memory_on(int32_t memory, int64_t bytes) const;
+  void copy_between(const CopyAction& copy);
+  void before_overwrites(const step::Work& work, int32_t memory);
   // Returns the step value of a value that a plan moves.
   size_t step_value(ValueIndex value) const;
   bool on_other_device(ValueIndex value) const;
@@ -82,6 +117,9 @@ class Replay final : public Backend {
   std::vector<c10::IValue> stack_;
   std::optional<transfer::Copies> copies_;    // of the step, if it has memories to move values to
   std::map<ValueIndex, c10::Storage> aside_;  // values on other devices that the plan has moved
+  std::vector<Elsewhere> elsewhere_;          // by memory but the first
+  std::vector<ValueIndex> graph_value_of_;    // by step value, if there are other devices; -1: none
+  std::unique_ptr<transfer::DeviceCopies> between_;
   transfer::MovedBytes moved_;
   FarState* far_ = nullptr;
 };

@@ -10,6 +10,7 @@
 #include "runtime/graph/buckets.h"
 #include "runtime/graph/cost_cache.h"
 #include "runtime/graph/meter.h"
+#include "runtime/graph/other_devices.h"
 #include "runtime/graph/shards.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/lockstep/intercept.h"
@@ -18,6 +19,7 @@
 #include "runtime/online/within.h"
 #include "runtime/step/find_updates.h"
 #include "runtime/step/observe_step.h"
+#include "runtime/transfer/device_copies.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -218,6 +220,12 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   }
   Measured measured = measured_step(rewritten, sample, options, std::move(cache), most,
                                     within.get(), peers ? peers->rank() : 0);
+  Machine devices;
+  if (!options.other_devices.empty()) {
+    add_other_devices(rewritten, measured.costs, sample, options);
+    measured.lowered = lower(rewritten, measured.costs.by_work, sample, options.measure.name);
+    devices = transfer::measure_devices(rewritten.devices);
+  }
 
   return StepProgram{.step = std::move(rewritten),
                      .costs = std::move(measured.costs),
@@ -227,7 +235,8 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
                      .own_workspaces = std::move(measured.own_workspaces),
                      .updater = std::move(updater),
                      .cache = std::move(measured.cache),
-                     .averager = std::move(averager)};
+                     .averager = std::move(averager),
+                     .devices = std::move(devices)};
 }
 
 }  // namespace
@@ -235,6 +244,7 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options,
                               const std::shared_ptr<distributed::Peers>& peers) {
+  require_other_devices(options, device_of(sample));
   const int first = runs_before_cache(options, peers.get());
   if (auto program = program_after(first, step, sample, options, peers)) {
     return *std::move(program);

@@ -31,6 +31,7 @@ struct StepProgram {
   std::shared_ptr<Updater> updater;  // runs `step.updates`
   CacheUse cache = {};
   std::shared_ptr<Averager> averager = {};  // runs `step.buckets`; null without a process group
+  Machine devices = {};  // as measured; the device alone without CaptureOptions::other_devices
 };
 
 // Returns the device of the first input that is defined. Throws InputError if there is none.

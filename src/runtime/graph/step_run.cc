@@ -78,6 +78,28 @@ class AveragingScope {
   Averager* averager_;
 };
 
+// Measures the bytes that a run takes on other devices than the step's, from its construction on.
+class OtherPeaks {
+ public:
+  explicit OtherPeaks(const std::vector<c10::Device>& devices) {
+    for (size_t m = 1; m < devices.size(); ++m) {
+      reset_peak(devices[m]);
+      before_.emplace_back(devices[m], memory_count(devices[m]).live);
+    }
+  }
+  // Returns the reports with the peaks so far.
+  std::vector<OtherDeviceReport> with(std::vector<OtherDeviceReport> reports) const {
+    for (size_t k = 0; k < reports.size(); ++k) {
+      const auto& [device, live] = before_.at(k);
+      reports[k].measured_peak = Bytes(memory_count(device).peak - live);
+    }
+    return reports;
+  }
+
+ private:
+  std::vector<std::pair<c10::Device, int64_t>> before_;
+};
+
 }  // namespace
 
 Tensors StepState::run(const Tensors& inputs) {
@@ -157,8 +179,9 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   if (is_compared() && compares_first()) compare(inputs);
 
   const c10::Device device = recording().device;
-  const int64_t uncounted =
-      level_without(inputs).count() + sample_bytes - memory_count(device).live;
+  const int64_t uncounted = level_without(inputs).count() + sample_bytes +
+                            captured().program.lowered.outside_bytes.count() -
+                            memory_count(device).live;
   report.budget = now().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
   const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
@@ -173,6 +196,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     {
       LimitScope limit(limited ? std::optional(report.budget.count() - uncounted) : std::nullopt);
       reset_peak(device);
+      const OtherPeaks other_peaks(captured().program.lowered.devices);
       std::optional<StepMeter> meter;
       if (log.wanted()) meter.emplace(device);
       if (!meter && launch(inputs)) {
@@ -183,6 +207,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
         in_place.finish();
       }
       report.measured_peak = Bytes(memory_count(device).peak + uncounted) + holes;
+      report.other_devices = other_peaks.with(now().other_devices);
       if (meter) {
         meter->finish();
         report.measured_peak = meter->peak() + Bytes(uncounted) + holes;
@@ -274,6 +299,7 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   } else {
     execute(*now().program, captured().replay);
   }
+  captured().replay.settle();
   return outputs_now();
 }
 

@@ -42,10 +42,35 @@ Bytes own_peak(const StepProgram& program, const Plan& plan) {
   return simulate(own, plan.actions).peak;
 }
 
+// Returns the peak of each memory of the machine, with the bytes of values as its device counts them. Those
+// of the graph may be larger, because devices count in granules of other sizes.
+std::vector<Bytes> own_peaks(const LoweredStep& lowered, const step::Recording& recording,
+                             const Plan& plan, const Machine& machine) {
+  const auto bytes_of = [&](size_t v) {
+    const int32_t position = lowered.step_value_of[v];
+    if (position >= 0) return recording.values[static_cast<size_t>(position)].bytes;
+    if (v < lowered.input_bytes.size()) return lowered.input_bytes[v];
+    return lowered.outside.at(static_cast<ValueIndex>(v)).bytes;
+  };
+  std::vector<Bytes> peaks;
+  for (const c10::Device device : lowered.devices) {
+    Graph own = lowered.graph;
+    for (size_t v = 0; v < own.values.size(); ++v) {
+      own.values[v].bytes = Bytes(device::counted_bytes(bytes_of(v), device));
+    }
+    peaks.push_back(simulate(own, plan.actions, machine).peaks.at(peaks.size()));
+  }
+  return peaks;
+}
+
 }  // namespace
 
 Outcome StepState::captured_for(const Tensors& sample) {
-  if (device_of(sample).is_cpu()) install_cpu_allocator();
+  const std::vector<c10::Device>& others = options.other_devices;
+  if (device_of(sample).is_cpu() ||
+      std::any_of(others.begin(), others.end(), [](c10::Device d) { return d.is_cpu(); })) {
+    install_cpu_allocator();
+  }
   const Measuring measuring;
   const bool limited =
       device_of(sample).is_cpu() && !options.budget.unlimited() && !options.budget.relative();
@@ -79,6 +104,8 @@ void StepState::capture(const Tensors& sample) {
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
+  if (!on_several_devices() || !plan_options.offload.machine.channels.empty()) return;
+  far.machine = plan_options.offload.machine = captured().program.devices;
 }
 
 void StepState::capture_outcome(const Tensors& inputs) {
@@ -101,7 +128,8 @@ Bytes StepState::level_without(const Tensors& inputs) const {
   Tensors resident = captured().maybe_uncounted;
   resident.insert(resident.end(), inputs.begin(), inputs.end());
   const int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
-  return Bytes(std::max<int64_t>(0, level - sample_bytes)) + outputs_beside();
+  const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.outside_bytes.count();
+  return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside();
 }
 
 Bytes StepState::outputs_beside() const {
@@ -164,6 +192,7 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
   now().plan = std::move(next);
   graph().fixed = fixed;
   now().own_peak = own_peak(captured().program, *now().plan->result.plan);
+  use_devices();
   now().drift = Bytes(0);
   now().crowded = false;
   report.no_device_graph.clear();
@@ -174,7 +203,52 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
   ++report.plans;
 }
 
+void StepState::use_devices() {
+  if (!on_several_devices()) return;
+  const Machine& machine = plan_options.offload.machine;
+  const LoweredStep& lowered = captured().program.lowered;
+  captured().replay.use_devices(machine);
+  const std::vector<Bytes> peaks =
+      own_peaks(lowered, recording(), *now().plan->result.plan, machine);
+  now().own_peak = peaks.at(0);
+  now().other_devices.clear();
+  for (size_t m = 1; m < peaks.size(); ++m) {
+    now().other_devices.push_back({.device = lowered.devices[m].str(), .predicted_peak = peaks[m]});
+  }
+  for (const Program::Entry& entry : now().program->entries()) {
+    if (entry.kind != ActionKind::kRun || entry.run.memory == 0) continue;
+    ++now().other_devices[static_cast<size_t>(entry.run.memory) - 1].runs;
+  }
+}
+
+transfer::OpenedMemory StepState::devices_machine(StepPlanOptions& wanted) const {
+  if (!wanted.offload.to.empty() || wanted.offload_optimizer || wanted.device_graph) {
+    throw InputError(
+        "a step whose operations run on other devices, too (other_devices), moves values between "
+        "them alone and runs as no device graph: leave offload, offload_optimizer and device_graph "
+        "out");
+  }
+  const Machine& measured = captured().program.devices;
+  Machine& machine = wanted.offload.machine;
+  if (machine.channels.empty()) machine = measured;
+  validate(machine);
+  bool fits = machine.memories.size() == measured.memories.size();
+  for (size_t m = 0; fits && m < machine.memories.size(); ++m) {
+    const auto at = static_cast<int32_t>(m);
+    fits = machine.memories[m].name == measured.memories[m].name && computes(machine, at) &&
+           (m == 0 || (find_channel(machine, 0, at) >= 0 && find_channel(machine, at, 0) >= 0));
+  }
+  if (fits) return {.machine = machine, .memory = nullptr};
+  std::string names;
+  for (const auto& each : measured.memories) names += (names.empty() ? "" : ", ") + each.name;
+  throw InputError("the machine of this step has the devices " + names +
+                   " as its memories, in this order, all of them compute, and there is a channel "
+                   "each way between "
+                   "the first and each other one");
+}
+
 transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
+  if (on_several_devices()) return devices_machine(wanted);
   OffloadOptions& asked = wanted.offload;
   if (asked.to.empty()) {
     if (asked.machine.channels.empty()) return {};
@@ -203,7 +277,8 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
 
 PlanResult StepState::plan(StepPlanOptions wanted) {
   if (wanted.budget.unlimited()) wanted.budget = options.budget;
-  if (transfer::is_auto(wanted.offload)) return plan_choosing(std::move(wanted));
+  if (transfer::is_auto(wanted.offload) && !on_several_devices())
+    return plan_choosing(std::move(wanted));
   PlanResult result = plan_with(std::move(wanted));
   if (result.plan) report.offload_choice.clear();
   return result;

@@ -48,9 +48,11 @@ struct StepState {
   Captured& captured() const { return *now().captured; }
   Graph& graph() const { return captured().program.lowered.graph; }
   const step::Recording& recording() const { return captured().program.step.recording; }
+  // Whether operations may run on other devices than the recording's.
+  bool on_several_devices() const { return !captured().program.lowered.devices.empty(); }
   Updater& updater() const { return *captured().program.updater; }
   bool arena(const StepPlanOptions& wanted) const {
-    return wanted.arena && device::has_arenas(recording().device);
+    return wanted.arena && !on_several_devices() && device::has_arenas(recording().device);
   }
   std::optional<c10::Device> arena_device(const StepPlanOptions& wanted) const {
     return arena(wanted) ? std::optional(recording().device) : std::nullopt;
@@ -77,9 +79,13 @@ struct StepState {
   // one.
   StepPlan search_together(const StepPlanOptions& wanted, Bytes& fixed, Bytes slack) const;
   void adopt(StepPlan next, Bytes fixed);
+  // Makes the replay ready for the plan in force, if operations may run on several devices.
+  void use_devices();
   // Returns the memory that the options name, and completes their machine. A memory that is open stays
   // open. Throws InputError if there can be none.
   transfer::OpenedMemory far_memory(StepPlanOptions& wanted) const;
+  // The same for a step on several devices: they are the machine, and there is no memory behind them.
+  transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
   // Makes the optimizer's state values of the graph in front, or not, as the options ask for.
   void place_state(const StepPlanOptions& wanted);
   // Returns the bytes of the state that lies in another memory with offload_optimizer.

@@ -35,6 +35,7 @@ struct CallVariant {
   int32_t work = -1;
   VariantName name = {};
   Exactness exactness = Exactness::kBitwise;
+  int32_t memory = 0;  // where it runs: the position of its device in RewrittenStep::devices
 };
 
 // Several calls done by other ops. They become a realization of a choice.
@@ -72,6 +73,8 @@ struct RewrittenStep {
   Alternatives alternatives;
   step::Buckets buckets = {};  // their works and values are behind all others
   std::vector<std::shared_ptr<CodecUse>> codecs = {};  // of values that wait in few bits
+  // The devices that operations may run on, the recording's first; empty if it is the only one.
+  std::vector<c10::Device> devices = {};
 };
 
 // A row of the registry reads the recording through a Rewriter and adds the alternatives that it

@@ -28,6 +28,10 @@ int64_t extent_bytes(const Geometry& geometry) {
   return (last + 1) * static_cast<int64_t>(c10::elementSize(geometry.dtype));
 }
 
+bool is_host_number(const External& external) {
+  return external.is_constant && external.tensor.device().is_cpu() && external.tensor.dim() == 0;
+}
+
 std::string Call::name() const {
   const c10::OperatorName& full = op.operator_name();
   const size_t colons = full.name.find("::");

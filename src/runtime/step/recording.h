@@ -72,6 +72,9 @@ struct External {
   bool requires_grad = false;
 };
 
+// Says whether the external is a number of the host, which operations on every device read as it is.
+bool is_host_number(const External& external);
+
 enum class ArgumentKind : uint8_t { kConstant, kTensor, kTensorList, kOptionalTensorList };
 
 struct Argument {
