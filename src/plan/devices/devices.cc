@@ -97,6 +97,7 @@ class Search {
     if (blocking_ < 0) {
       offer(on_device(ground_, 0));
       offer(earliest_finish(ground_));
+      offer(by_clusters(ground_));
       offer_other_devices();
       if (found(alone_) && alone_.actions.empty()) offer(from_first_device(alone_.runs));
       improve_all();
