@@ -335,6 +335,7 @@ TEST(OtherDevicesPay, OnTwoTowersByTheSimulatedClock) {
             -1);
   EXPECT_GT(runs_elsewhere(step), 5);
   EXPECT_LT(both.count(), alone.count() * 3 / 4);
+  RecordProperty("planned_alone_ns", std::to_string(baseline(costs).time.count()));
   RecordProperty("alone_ns", std::to_string(alone.count()));
   RecordProperty("both_ns", std::to_string(both.count()));
   RecordProperty("planned_ns", std::to_string(spread.plan->time.count()));
