@@ -53,12 +53,13 @@ using step::Work;
 
 namespace {
 
-// Results that are close differ by at most this part of the largest element, or by four units in the
-// last place of it, where the type has fewer digits.
+// Results that are close differ by at most this part of the largest element, or by four units in
+// the last place of it, where the type has fewer digits.
 constexpr double kClose = 1e-4;
 constexpr double kUnits = 4;
 
-// Returns a unit in the last place of a number between 1 and 2; 0 for types with more digits than kClose.
+// Returns a unit in the last place of a number between 1 and 2; 0 for types with more digits than
+// kClose.
 double unit_of(at::ScalarType type) {
   if (type == at::kBFloat16) return 1.0 / 128;
   return type == at::kHalf ? 1.0 / 1024 : 0;
@@ -213,8 +214,8 @@ class Trial {
     return !step::values_written(step_.works.all[c]).empty();
   }
 
-  // Runs the call on the other device. Returns nothing if that fails for whatever reason, such as an
-  // operator that the device lacks, or memory.
+  // Runs the call on the other device. Returns nothing if that fails for whatever reason, such as
+  // an operator that the device lacks, or memory.
   std::optional<Tried> try_on(size_t c, int32_t memory) {
     const c10::Device device = step_.devices[static_cast<size_t>(memory)];
     std::optional<Work> work = work_there(step_.works.all[c], recording_.device, device);

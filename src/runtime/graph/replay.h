@@ -35,11 +35,11 @@ class Replay final : public Backend {
  public:
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
-  // Begins a step with the storages of these inputs. Its values may move to these memories, and `far`
-  // has the optimizer's state if that lies there between the steps.
+  // Begins a step with the storages of these inputs. Its values may move to these memories, and
+  // `far` has the optimizer's state if that lies there between the steps.
   void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr);
-  // Lets the values of the steps that follow move between the devices of the lowered step, which are the
-  // memories of this machine.
+  // Lets the values of the steps that follow move between the devices of the lowered step, which
+  // are the memories of this machine.
   void use_devices(const Machine& machine);
   // Ends the copies that are under way, and drops every value and saved random state.
   void clear();
@@ -69,7 +69,8 @@ class Replay final : public Backend {
   void keep_results(const step::Work& work, int32_t memory = 0);
   void drop_results() { stack_.clear(); }
   const std::vector<c10::IValue>& results() const { return stack_; }
-  // Copies what the work reads to another device, and waits for it. Returns false if it is not there.
+  // Copies what the work reads to another device, and waits for it. Returns false if it is not
+  // there.
   bool bring_operands(const step::Work& work, int32_t memory);
   const c10::Storage& storage_there(int32_t step_value, int32_t memory) {
     return slots_in(memory)[static_cast<size_t>(step_value)];
@@ -96,8 +97,8 @@ class Replay final : public Backend {
   std::vector<c10::Storage>& slots_in(int32_t memory);
   // Returns where the value lies in this memory, which may be the memory of an external.
   c10::Storage& place_of(ValueIndex value, int32_t memory);
-  // Returns the bytes of an external that lie where they lay at capture, in the first memory and in a
-  // storage of the size from then.
+  // Returns the bytes of an external that lie where they lay at capture, in the first memory and in
+  // a storage of the size from then.
   std::pair<at::Tensor, at::Tensor> same_part(const LoweredStep::Outside& outside,
                                               const c10::Storage& there) const;
   c10::Storage memory_on(int32_t memory, int64_t bytes) const;

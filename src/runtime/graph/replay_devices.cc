@@ -1,4 +1,5 @@
-// The part of a replay that runs operations on other devices than the step's, and copies between them.
+// The part of a replay that runs operations on other devices than the step's, and copies between
+// them.
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -85,8 +86,8 @@ c10::Storage Replay::memory_on(int32_t memory, int64_t bytes) const {
                       /*resizable=*/true);
 }
 
-// The caller's tensor may begin somewhere else in its storage than at capture, and the storage may end
-// earlier. The part that both have is what operations of the step can read.
+// The caller's tensor may begin somewhere else in its storage than at capture, and the storage may
+// end earlier. The part that both have is what operations of the step can read.
 std::pair<at::Tensor, at::Tensor> Replay::same_part(const LoweredStep::Outside& outside,
                                                     const c10::Storage& there) const {
   const Input now = input_now(static_cast<size_t>(outside.external));

@@ -42,8 +42,8 @@ Bytes own_peak(const StepProgram& program, const Plan& plan) {
   return simulate(own, plan.actions).peak;
 }
 
-// Returns the peak of each memory of the machine, with the bytes of values as its device counts them. Those
-// of the graph may be larger, because devices count in granules of other sizes.
+// Returns the peak of each memory of the machine, with the bytes of values as its device counts
+// them. Those of the graph may be larger, because devices count in granules of other sizes.
 std::vector<Bytes> own_peaks(const LoweredStep& lowered, const step::Recording& recording,
                              const Plan& plan, const Machine& machine) {
   const auto bytes_of = [&](size_t v) {

@@ -81,17 +81,18 @@ struct StepState {
   void adopt(StepPlan next, Bytes fixed);
   // Makes the replay ready for the plan in force, if operations may run on several devices.
   void use_devices();
-  // Returns the memory that the options name, and completes their machine. A memory that is open stays
-  // open. Throws InputError if there can be none.
+  // Returns the memory that the options name, and completes their machine. A memory that is open
+  // stays open. Throws InputError if there can be none.
   transfer::OpenedMemory far_memory(StepPlanOptions& wanted) const;
-  // The same for a step on several devices: they are the machine, and there is no memory behind them.
+  // The same for a step on several devices: they are the machine, and there is no memory behind
+  // them.
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
   // Makes the optimizer's state values of the graph in front, or not, as the options ask for.
   void place_state(const StepPlanOptions& wanted);
   // Returns the bytes of the state that lies in another memory with offload_optimizer.
   Bytes far_state_bytes() const;
-  // Lets the state lie where the options ask for, from the next run on. Throws InputError if state cannot
-  // be brought back.
+  // Lets the state lie where the options ask for, from the next run on. Throws InputError if state
+  // cannot be brought back.
   void move_state(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
   void use_far_state();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
@@ -116,8 +117,8 @@ struct StepState {
   std::optional<Tensors> run_captured(const Tensors& inputs);
   std::optional<Tensors> attempt(const Tensors& inputs, std::optional<step::ReadMiss>& miss);
   Tensors replay(const Tensors& inputs, device::StepMeter* meter);
-  // Runs the plan as a device graph, and records it first if need be. Returns false if it has to run
-  // operation by operation; report.no_device_graph may say why.
+  // Runs the plan as a device graph, and records it first if need be. Returns false if it has to
+  // run operation by operation; report.no_device_graph may say why.
   bool launch(const Tensors& inputs);
   Tensors outputs_now();
   // Makes the device ready to record graphs, and returns the bytes that a graph needs beside the

@@ -1,5 +1,5 @@
-// Copies between devices by themselves: what waits for them sees their bytes, and whoever does not wait is
-// reported.
+// Copies between devices by themselves: what waits for them sees their bytes, and whoever does not
+// wait is reported.
 #include "runtime/transfer/device_copies.h"
 
 #include "device_models.h"
@@ -54,8 +54,8 @@ TEST_P(DeviceCopiesTest, ACopyOfWhatArrives) {
   copies_.begin(
       {.action = 1, .value = 3, .channel = find_channel(machine_, 0, 1), .from = 0, .to = 1}, from,
       there);
-  // A copy of the same value waits for what it reads. A copy of another value knows nothing of it, unless
-  // it comes after it.
+  // A copy of the same value waits for what it reads. A copy of another value knows nothing of it,
+  // unless it comes after it.
   copies_.begin({.action = 2,
                  .value = waits() ? 3 : 4,
                  .channel = find_channel(machine_, 1, 0),

@@ -1,5 +1,6 @@
-// Captured steps whose operations run on several devices: the bits of plain training on the first one,
-// the predicted bytes of each memory, no missing synchronisation, nothing left behind by a failure.
+// Captured steps whose operations run on several devices: the bits of plain training on the first
+// one, the predicted bytes of each memory, no missing synchronisation, nothing left behind by a
+// failure.
 #include "runtime/graph/other_devices.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -11,6 +12,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/plan/plan.h"
+#include "reprise/runtime/micro_batches.h"
 #include "support/random_devices.h"
 
 namespace reprise::runtime::testing {
@@ -52,7 +54,8 @@ struct SpreadStep {
       const CapturedStepReport report = step.last_step();
       EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count()) << "step " << repeat;
       for (const OtherDeviceReport& other : report.other_devices) {
-        // Random states of the first device that operations run with again lie in the host's memory.
+        // Random states of the first device that operations run with again lie in the host's
+        // memory.
         const int64_t states = other.device == "cpu" ? 2 * kRandomState : 0;
         EXPECT_LE(other.predicted_peak.count(), other.measured_peak.count())
             << other.device << ", step " << repeat;
@@ -103,8 +106,8 @@ class OtherDevices : public ::testing::TestWithParam<std::tuple<Devices, std::st
   void SetUp() override { sim::take_reports(); }
 };
 
-// Each operation runs on any device that has a variant of it, some run again on another one, and copies
-// begin and end at any moment that is valid.
+// Each operation runs on any device that has a variant of it, some run again on another one, and
+// copies begin and end at any moment that is valid.
 TEST_P(OtherDevices, WhateverRunsWhereverHasTheBitsAndTheBytes) {
   const auto& [devices, name] = GetParam();
   SpreadStep spread(name, devices.first, devices.others);
@@ -122,7 +125,8 @@ TEST_P(OtherDevices, WhateverRunsWhereverHasTheBitsAndTheBytes) {
   }
 }
 
-// The planner's own plans, for the measured costs and for others by which the second device is fast.
+// The planner's own plans, for the measured costs and for others by which the second device is
+// fast.
 TEST_P(OtherDevices, PlansHaveTheBitsAndTheBytes) {
   const auto& [devices, name] = GetParam();
   SpreadStep spread(name, devices.first, devices.others);
@@ -218,6 +222,36 @@ TEST(OtherDevicesRead, WhereTheInputsLieNow) {
   EXPECT_EQ(reports(), "");
 }
 
+TEST(OtherDevicesRun, InPartsOfTheBatchAndWithALog) {
+  sim::take_reports();
+  const DeviceModel model = make_device_model("dense", sim::device(0));
+  const PartFunction part = [model](const Tensors& in, double share) {
+    const at::Tensor output = run_plain(model.stages, {in.at(0)}).at(0);
+    const at::Tensor loss = torch::cross_entropy_loss(output, in.at(1)) * share;
+    loss.backward();
+    return Tensors{loss};
+  };
+  const auto run = [&](std::vector<c10::Device> others) {
+    MicroBatchOptions options{.parts = {2}};
+    options.capture.measure = once();
+    options.capture.other_devices = std::move(others);
+    options.plan.time_limit = kSoon;
+    MicroBatches found = micro_batches(part, {model.input, model.target}, options);
+    model.drop_gradients();
+    found.step.log_steps(1);
+    const at::Tensor loss = found.step.run({model.input, model.target});
+    const Tensors all = everything(model, loss);
+    const std::optional<RunLog> log = found.step.run_log();
+    EXPECT_EQ(log.value().measured.peak, found.step.last_step().measured_peak);
+    return std::pair(all, found.step.planned().planner);
+  };
+  const auto [wanted, one] = run({});
+  const auto [found, planner] = run({sim::device(1)});
+  EXPECT_EQ(planner, "devices");
+  EXPECT_EQ(first_difference(wanted, found), -1);
+  EXPECT_EQ(reports(), "");
+}
+
 TEST(OtherDevicesRefuse, WhatDoesNotGoTogether) {
   const auto message = [](CaptureOptions options, const std::string& first = "sim:0") {
     const DeviceModel model = make_device_model("dense", c10::Device(first));
@@ -258,7 +292,8 @@ TEST(OtherDevicesAgree, ByBitsOrNearlyOrNotAtAll) {
   EXPECT_EQ(agreement(a, endless), Exactness::kApproximate);
 }
 
-// Two towers that meet in a loss. Their operations touch many times the bytes of what goes in and out.
+// Two towers that meet in a loss. Their operations touch many times the bytes of what goes in and
+// out.
 struct Towers {
   at::Tensor x, first, second;
 
