@@ -175,7 +175,7 @@ struct StepPlanOptions {
   Observer observer = {};
 };
 
-// What a device of CaptureOptions::other_devices did in the last run.
+// An OtherDeviceReport says what a device of CaptureOptions::other_devices did in the last run.
 struct OtherDeviceReport {
   std::string device = {};    // "cuda:1"
   int64_t runs = 0;           // of operations

@@ -6,7 +6,7 @@
 namespace reprise::internal::devices {
 namespace {
 
-// Groups of runs, of which each has at most so much time.
+// Joins runs to groups, each of at most so much time.
 class Clusters {
  public:
   explicit Clusters(std::vector<int64_t> times) : times_(std::move(times)), root_(times_.size()) {
@@ -69,7 +69,7 @@ Sequence by_clusters(const Ground& ground) {
   Clusters clusters(times);
   for (const Edge& edge : edges_of(ground, runs)) clusters.join(edge.from, edge.to, share);
 
-  // The times of each cluster on each device; what has no twin there stays where it is.
+  // Add up the time of each cluster on each device. A run without a twin there stays where it is.
   std::vector<std::vector<int64_t>> there(runs.size(), std::vector<int64_t>(devices.size(), 0));
   std::vector<size_t> roots;
   for (size_t r = 0; r < runs.size(); ++r) {

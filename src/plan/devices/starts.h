@@ -12,7 +12,7 @@ namespace reprise::internal::devices {
 // at, nor are copies that wait for each other. Ops that run once keep the graph's order.
 Sequence earliest_finish(const Ground& ground);
 
-// Clusters of runs that hand much to each other, in the way of edge zeroing (V. Sarkar:
+// Keeps runs together that hand much to each other, in the way of edge zeroing (V. Sarkar:
 // Partitioning and Scheduling Parallel Programs for Multiprocessors, MIT Press, 1989): the runs at
 // both ends of a value join, the largest values first, unless the cluster would take more than a
 // device's share of the time. The longest cluster comes first, and each takes the device that is

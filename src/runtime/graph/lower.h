@@ -30,14 +30,14 @@ struct LoweredStep {
   std::vector<size_t> far_parameters = {};
   // The devices of RewrittenStep::devices, each of which is a memory of the graph's machine.
   std::vector<c10::Device> devices = {};
-  // What was there before the step and has values of the graph, because other devices may read copies of
-  // it: inputs of the step, parameters and buffers.
+  // Inputs of the step, parameters and buffers that other devices may read have values of the
+  // graph, too. This says which externals they are.
   struct Outside {
     int32_t external = -1;  // in Recording::externals
     int64_t bytes = 0;      // of the storage at capture
   };
   std::map<ValueIndex, Outside> outside = {};
-  std::vector<int64_t> input_bytes = {};  // of the inputs' storages, the first values of the graph
+  std::vector<int64_t> input_bytes = {};  // of the inputs' storages: the graph's first values
   Bytes outside_bytes = {};  // counted: of those in `outside` that are no inputs of the step
 
   // Says whose state a value is, if it is one.
@@ -70,8 +70,8 @@ void set_state_home(LoweredStep& lowered, const step::Updates& updates,
 // - The updates of a shard are one op a bucket, and no choice: the exchanges that follow them have
 //   a fixed order among the sums.
 //
-// - A variant on another device reads everything there: a parameter that it reads is an input of the
-//   graph, with its bytes, which are not in `graph.fixed`.
+// - A variant on another device reads everything there. A parameter that it reads is an input of
+//   the graph with its bytes, which are not in `graph.fixed`.
 //
 // A parameter before its update is a value of no bytes, because its bytes are in `graph.fixed`. One
 // op that runs once writes all of these values, every op that reads a parameter reads its value,

@@ -138,7 +138,7 @@ class Trial {
     Work work;
     WorkCost cost;
   };
-  // What a work did on another device.
+  // A Tried is a work that ran on another device.
   struct Tried {
     int32_t memory = 0;
     Work work;

@@ -1,4 +1,4 @@
-// What was there before a step, as values of its graph for other devices to read.
+// Makes values of a graph of what was there before the step, so that other devices may read it.
 #pragma once
 
 #include <cstdint>

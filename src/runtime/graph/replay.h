@@ -83,7 +83,8 @@ class Replay final : public Backend {
     int64_t moved;  // in bytes, from where the input began in its storage at capture
   };
 
-  // What lies on another device: copies of values and externals, and values that were made there.
+  // An Elsewhere has what lies on another device: copies of values and externals, and values that
+  // were made there.
   struct Elsewhere {
     std::vector<c10::Storage> values;     // by step value
     std::vector<c10::Storage> externals;  // by external

@@ -1,4 +1,4 @@
-// The copies of one step between the devices on which its operations run.
+// Executes the copies of one step between the devices on which its operations run.
 //
 // A copy runs on streams of its own, one at each end that has streams, beside what the devices
 // compute. Events order it: it begins when both devices have done what was asked of this thread's

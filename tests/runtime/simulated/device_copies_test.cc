@@ -1,5 +1,5 @@
-// Copies between devices by themselves: what waits for them sees their bytes, and whoever does not
-// wait is reported.
+// These tests copy between devices by hand. Whoever waits for a copy sees its bytes, and whoever
+// does not wait is reported.
 #include "runtime/transfer/device_copies.h"
 
 #include "device_models.h"

@@ -1,6 +1,6 @@
-// Captured steps whose operations run on several devices: the bits of plain training on the first
-// one, the predicted bytes of each memory, no missing synchronisation, nothing left behind by a
-// failure.
+// These tests run the operations of captured steps on several devices. They look for the bits of
+// plain training on the first one, the predicted bytes of each memory, no missing synchronisation,
+// and nothing left behind by a failure.
 #include "runtime/graph/other_devices.h"
 
 #include <ATen/DeviceAccelerator.h>
