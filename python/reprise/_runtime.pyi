@@ -218,6 +218,15 @@ class Remat:
         enforce: bool,
         offload: str,
         machine: str | None,
+        sharded: tuple[
+            str,
+            Sequence[Tensor],
+            Callable[[], Sequence[Tensor]],
+            Sequence[
+                tuple[Callable[[Tensor], bool], Callable[[], Callable[[], None]]] | None
+            ],
+        ]
+        | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
     def machine(self) -> str | None:

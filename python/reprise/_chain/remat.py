@@ -29,6 +29,7 @@ from .._step.tree import Tree, flatten, rebuild
 from .._torch import _runtime
 from ..errors import InputError
 from .planned_module import PlannedModule
+from .sharded import ShardedStages
 
 
 class Remat(PlannedModule):
@@ -41,10 +42,12 @@ class Remat(PlannedModule):
     """
 
     _trees: list[Tree | None]  # The structures of the boundaries.
+    _sharded: ShardedStages | None  # Of the runtime's model.
 
     def __init__(self, model: Any, module: nn.Module | None, options: dict[str, Any]) -> None:
         root = model if module is None and isinstance(model, nn.Module) else module
         self.__dict__["_trees"] = []
+        self.__dict__["_sharded"] = None
         super().__init__(model if isinstance(model, nn.Module) else list(model), root, options)
 
     def _named(self) -> NamedStages:
@@ -91,14 +94,18 @@ class Remat(PlannedModule):
         if not tensors:
             raise InputError("the model was given no tensor")
         stages = self._stages()
+        if self._sharded is not None:
+            self._sharded.settle()
         made_for = (tree, [(name, id(stage)) for name, stage in stages])
         if self._native is None or self._made_for != made_for or not self._native.refresh():
             self._trees = [tree] + [None] * len(stages)
+            self._sharded = ShardedStages.find(stages, self.__dict__["_root"])
             self._make_native(
                 _runtime.Remat,
                 stage_arguments(stages, self._trees),
                 loss=loss_argument(self._options["loss"], self._trees),
                 device=tensors[0].device,
+                sharded=None if self._sharded is None else self._sharded.argument(),
             )
             self._made_for = made_for
         return self._native, tensors
@@ -182,7 +189,7 @@ class Remat(PlannedModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the model and the options. A copy measures and plans for itself."""
-        return super().__getstate__() | {"_trees": []}
+        return super().__getstate__() | {"_trees": [], "_sharded": None}
 
 
 def remat(
