@@ -227,6 +227,7 @@ class Remat:
             ],
         ]
         | None,
+        shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
     def machine(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from two_ranks import run_ranks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
-ROWS, WIDTH, CLASSES, STEPS = 512, 64, 97, 3
+ROWS, WIDTH, CLASSES, STEPS = 512, 64, 97, 2
 TIMEOUT = 20.0  # of the group, in seconds
 
 
@@ -70,6 +71,7 @@ def train(net: Any, model: Any, rank: int, check: Any = None) -> list[Any]:
     found = []
     for _ in range(STEPS):
         optimizer.zero_grad()
+        gc.collect()  # What PyTorch leaves in circles would go at any time in the step.
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         if check is not None:
@@ -94,7 +96,7 @@ def runs(model: Any) -> int:
 
 
 def planned(rank: int, net: Any, **options: Any) -> Any:
-    return reprise.remat([*net], batch(rank)[0], module=net, **options)
+    return reprise.remat([*net], batch(rank)[0], module=net, output_held=False, **options)
 
 
 def two_ranks(rank: int) -> None:
@@ -102,9 +104,9 @@ def two_ranks(rank: int) -> None:
     net = sharded()
     expected = train(net, net, rank)
 
-    def trained(budget: Any) -> tuple[Any, int]:
+    def trained(budget: Any, **options: Any) -> tuple[Any, int]:
         net = sharded()
-        model = planned(rank, net, budget=budget)
+        model = planned(rank, net, budget=budget, **options)
         assert all(p.grad is None for p in net.parameters())  # though backwards were measured
         peaks = []
 
@@ -119,8 +121,9 @@ def two_ranks(rank: int) -> None:
 
     free, peak = trained(None)
     # Each rank has a budget of its own, and the smallest one holds.
-    budget = peak * 8 // 10
-    tight, lower = trained(budget + 4096 * rank)
+    budget = peak * 85 // 100
+    trained(budget)  # Stages keep less.
+    tight, lower = trained(budget + 4096 * rank, alternatives=[])
     assert runs(tight) > runs(free)
     budgets: list[Any] = [None, None]
     dist.all_gather_object(budgets, tight.report().budget_bytes)
@@ -132,22 +135,13 @@ def two_ranks(rank: int) -> None:
     tight.set_budget(budget)  # The ranks go on together.
     tight(batch(rank)[0]).sum().backward()
 
+    x = batch(rank)[0]
+    with pytest.raises(reprise.InputError, match="given inputs that they know"):
+        tight(x if rank == 0 else x[:256])
+
 
 def test_two_ranks() -> None:
     run_ranks(two_ranks, timeout=TIMEOUT)
-
-
-def differing_inputs(rank: int) -> None:
-    net = sharded()
-    model = planned(rank, net)
-    x = batch(rank)[0]
-    model(x).sum().backward()
-    with pytest.raises(reprise.InputError, match="given inputs that they know"):
-        model(x if rank == 0 else x[:256])
-
-
-def test_inputs_that_differ_are_an_error_on_both_ranks() -> None:
-    run_ranks(differing_inputs, timeout=TIMEOUT)
 
 
 @pytest.fixture
@@ -195,8 +189,9 @@ def test_stages_without_a_sharded_model_around_them() -> None:
     for stage in net:
         if any(True for _ in stage.parameters()):
             fully_shard(stage, mesh=mesh)
-    model = reprise.remat(net, batch(0)[0], budget="80%")
-    model(batch(0)[0]).sum().backward()
+    x, y = batch(0)
+    model = reprise.remat(net, x, budget="80%", output_held=False)
+    nn.functional.cross_entropy(model(x), y).backward()
     report = model.report()
     assert report.predicted_peak_bytes == report.measured_peak_bytes
     assert report.measured_peak_bytes <= report.budget_bytes

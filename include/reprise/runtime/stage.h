@@ -14,13 +14,20 @@ namespace reprise::runtime {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The parameters of a stage that are sharded: each rank of a process group holds a part of them, and the
-// stage gathers them while it runs, forward and backward (FSDP2). The stage adds up their gradients
-// itself.
+// The parameters of a stage that are sharded: each rank of a process group holds a part of them,
+// and the stage gathers them while it runs, forward and backward (FSDP2). The stage adds up their
+// gradients itself.
 struct ShardedParameters {
   std::function<bool(const at::Tensor& leaf)> has;  // whether a leaf is one of them, gathered
   // Takes their gradients away. The function that it returns puts them back.
   std::function<std::function<void()>()> take_gradients;
+};
+
+// Another function that computes what a stage computes, up to rounding. All ranks of
+// RematOptions::group run it at the same places of a step, and share out its work.
+struct StageWay {
+  std::string name;  // of the option that it becomes
+  std::function<Tensors(const Tensors&)> forward;
 };
 
 // One stage of a model. `forward` may run several times in one step, with and without gradients. It
@@ -33,6 +40,7 @@ struct Stage {
   std::function<Tensors(const Tensors&)> forward;
   // If it is not null, all ranks of RematOptions::group run the stage at the same places of a step.
   std::shared_ptr<const ShardedParameters> sharded = {};
+  std::vector<StageWay> ways = {};
 };
 
 // A StageBranch is one of several chains of stages that meet in one loss. Branches may share

@@ -18,6 +18,7 @@ from .._step.modules import modules_of
 from .._step.process_group import name_of_group
 from .._step.stages import NamedStages
 from ..errors import InputError
+from .collectives import GatherParameters, ReduceGradients
 
 
 def _is_sharded(module: Any) -> bool:
@@ -53,7 +54,8 @@ class ShardedStages:
             for _, stage in stages
         ]
         self._groups = [[g for m in own for g in _groups_of(m)] for own in self._modules]
-        self._initialize(root)
+        self._roots: list[Any] = [root] if _is_sharded(root) else []
+        self._initialize()
         self.group: Any = None
         seen: dict[int, str] = {}
         for name, own, groups in zip(self._names, self._modules, self._groups, strict=True):
@@ -81,22 +83,24 @@ class ShardedStages:
         found._check_parameters(stages)
         return found
 
-    def _initialize(self, root: nn.Module | None) -> None:
+    def _initialize(self) -> None:
         """Lets stages give gathered parameters back behind their forward.
 
         FSDP2 keeps those of the outermost module that runs. That is the model, whose forward a plan
         does not call, and without it each stage.
         """
-        if _is_sharded(root):
+        for root in self._roots:
             _state_of(root)._lazy_init()
         for own in self._modules:
             for module in own:
                 state = _state_of(module)
-                if not _is_sharded(root) and state._auto_reshard_after_forward:
+                if not self._roots and state._auto_reshard_after_forward:
                     module.set_reshard_after_forward(True, recurse=False)
                 # A stage may not gather the parameters of another one in its backward.
                 if not state._states_to_backward_prefetch:
                     module.set_modules_to_backward_prefetch([module])
+                for group in _groups_of(module):
+                    _make_exact(group)
 
     def _check_module(self, name: str, module: Any) -> None:
         state = _state_of(module)
@@ -159,10 +163,8 @@ class ShardedStages:
             InputError: Gradients would not be summed over the ranks.
         """
         for name, own, groups in zip(self._names, self._modules, self._groups, strict=True):
-            for module in own:
-                state = _state_of(module)
-                idle = state._training_state.name == "IDLE"
-                if not idle and state._is_root and hasattr(module, "reset_iter_state"):
+            if any(_state_of(m)._training_state.name != "IDLE" for m in own):
+                for module in self._roots or own:
                     module.reset_iter_state()
             if any(not group.reduce_grads for group in groups):
                 raise InputError(
@@ -179,6 +181,16 @@ class ShardedStages:
                 held.append(parameter.sharded_param.grad._local_tensor)
         return held
 
+    def calls(self, calls: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
+        """Returns functions that run the stages, and give back what these have gathered.
+
+        FSDP2 keeps it when a forward runs within a backward, where a plan runs stages again.
+        """
+        return [
+            _ReshardingCall(call, own) if own else call
+            for call, own in zip(calls, self._modules, strict=True)
+        ]
+
     def argument(self) -> Any:
         """Returns what the runtime has to know."""
         return (
@@ -187,6 +199,30 @@ class ShardedStages:
             self._resident,
             [_functions_of(groups) if groups else None for groups in self._groups],
         )
+
+
+def _make_exact(group: Any) -> None:
+    """Lets a group of parameters use no more memory in one run than in another."""
+    if group.device.type != "cpu":
+        return
+    if type(group._all_gather_comm).__name__ == "DefaultAllGather":
+        group._all_gather_comm = GatherParameters()
+    if type(group._reduce_scatter_comm).__name__ == "DefaultReduceScatter":
+        group._reduce_scatter_comm = ReduceGradients()
+
+
+class _ReshardingCall:
+    """A stage as a function between lists of tensors."""
+
+    def __init__(self, call: Callable[..., Any], modules: list[Any]) -> None:
+        self._call = call
+        self._modules = modules
+
+    def __call__(self, tensors: list[torch.Tensor]) -> Any:
+        result = self._call(tensors)
+        for module in self._modules:
+            module.reshard()
+        return result
 
 
 def _functions_of(

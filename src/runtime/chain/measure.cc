@@ -123,23 +123,31 @@ class Measurement {
     row.random = prepared.traits.random;
     measured_.saved_form.emplace_back();
     const RandomState random(model_.device);
-    for (const NamedSavedForm& way : keepings_) {
+    std::vector<NamedSavedForm> forms = keepings_;
+    for (const StageWay& way : prepared.stage.ways) {
+      forms.push_back({way.name.c_str(), {.way = forms.size() - keepings_.size() + 1}});
+    }
+    for (const NamedSavedForm& form : forms) {
       Tensors x = boundaries_[model_.input_of(i)].restore();
       random.restore();
-      if (way.saved_form.rebuild &&
+      if (form.saved_form.rebuild &&
           on_any_rank(!rebuilds_same_bits(prepared, x, model_.parameters))) {
         continue;
       }
       random.restore();
       StageOption option;
-      option.name = way.name;
-      measure_kept_bytes(prepared, way.saved_form, x, row, option);
-      if (on_any_rank(!saves_most(option, row.options))) continue;
+      option.name = form.name;
+      measure_kept_bytes(prepared, form.saved_form, x, row, option);
+      if (form.saved_form.way > 0) {
+        option.exactness = Exactness::kRounding;
+      } else if (on_any_rank(!saves_most(option, row.options))) {
+        continue;
+      }
       if (option.saved != Bytes(movable_)) {
         measured_.stays.push_back(fmt::format("s{}.{}", i, option.name));
       }
       row.options.push_back(std::move(option));
-      measured_.saved_form.back().push_back(way.saved_form);
+      measured_.saved_form.back().push_back(form.saved_form);
     }
 
     Tensors x = boundaries_[model_.input_of(i)].restore();
@@ -186,6 +194,10 @@ class Measurement {
       movable_ = counted_bytes_of(made.alive_without(result.first));
     }
     const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
+    if (!row.options.empty() && row.output != Bytes(output)) {
+      throw InputError(fmt::format("way '{}' of stage '{}' returns {} bytes, and the stage {}",
+                                   option.name, row.name, output, row.output.count()));
+    }
     row.output = Bytes(output);
     option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
     option.forward.workspace = Bytes(keep.peak - keep.after);

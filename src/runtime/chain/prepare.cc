@@ -49,9 +49,15 @@ Sharded joined(const Sharded& first, const Sharded& second) {
 
 // Joins two stages into one that runs `first`, then `second`.
 Stage joined(const Stage& first, const Stage& second) {
-  return {first.name + "+" + second.name, nullptr,
-          [a = first.forward, b = second.forward](const Tensors& x) { return b(a(x)); },
-          joined(first.sharded, second.sharded)};
+  const auto in_turn = [](const auto& a, const auto& b) {
+    return [=](const Tensors& x) { return b(a(x)); };
+  };
+  Stage both{first.name + "+" + second.name, nullptr, in_turn(first.forward, second.forward),
+             joined(first.sharded, second.sharded)};
+  for (const StageWay& way : first.ways) {
+    both.ways.push_back({way.name, in_turn(way.forward, second.forward)});
+  }
+  return both;
 }
 
 struct Piece {

@@ -214,19 +214,25 @@ void Remat::State::open_far_memory(const at::Tensor& input) {
 }
 
 bool Remat::State::has_sharded_parameters() const {
-  const auto any_sharded = [](const std::vector<Stage>& stages) {
-    return std::any_of(stages.begin(), stages.end(),
-                       [](const Stage& stage) { return stage.sharded != nullptr; });
-  };
-  return any_sharded(tail) ||
-         std::any_of(branches.begin(), branches.end(),
-                     [&](const StageBranch& branch) { return any_sharded(branch.stages); });
+  return any_stage([](const Stage& stage) { return stage.sharded != nullptr; });
+}
+
+bool Remat::State::has_ways() const {
+  return any_stage([](const Stage& stage) { return !stage.ways.empty(); });
+}
+
+bool Remat::State::any_stage(const std::function<bool(const Stage&)>& matches) const {
+  return std::any_of(tail.begin(), tail.end(), matches) ||
+         std::any_of(branches.begin(), branches.end(), [&](const StageBranch& branch) {
+           return std::any_of(branch.stages.begin(), branch.stages.end(), matches);
+         });
 }
 
 void Remat::State::find_peers() {
   if (peers || options.group.empty()) {
-    if (!peers && has_sharded_parameters()) {
-      throw InputError("stages with sharded parameters need RematOptions::group");
+    if (!peers && (has_sharded_parameters() || has_ways())) {
+      throw InputError(
+          "stages with sharded parameters or with other ways need RematOptions::group");
     }
     return;
   }
@@ -263,6 +269,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
                        .planner = options.planner,
                        .schedule_class = branches.size() == 1 ? kScheduleClass : "",
                        .time_limit = options.time_limit,
+                       .allow = has_ways() ? Exactness::kRounding : Exactness::kBitwise,
                        .observer = options.observer,
                        .machine = far.machine};
   if (options.budget.relative()) {

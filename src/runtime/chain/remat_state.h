@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,6 +59,8 @@ struct Remat::State {
   }
   void check_inputs(const std::vector<Tensors>& inputs) const;
   bool has_sharded_parameters() const;
+  bool has_ways() const;
+  bool any_stage(const std::function<bool(const Stage&)>& matches) const;
   // Calls the function. If it throws, the peers hear of it.
   template <class Function>
   decltype(auto) telling(Function&& function) const {

@@ -10,9 +10,9 @@
 
 namespace reprise::runtime::internal::distributed {
 
-// Lets rank 0 search, and gives its answer to all ranks. Every rank verifies the plan on its graph, for
-// the budget, and all say yes before one of them gets it. Throws what the search throws, and InputError
-// if a rank refuses the plan; on all ranks.
+// Lets rank 0 search, and gives its answer to all ranks. Every rank verifies the plan on its graph,
+// for the budget, and all say yes before one of them gets it. Throws what the search throws, and
+// InputError if a rank refuses the plan; on all ranks.
 PlanResult plan_of_first(Peers& peers, const Graph& graph, Bytes budget,
                          const std::function<PlanResult()>& search);
 
