@@ -158,7 +158,7 @@ void expect_split(const Pipeline& pipeline, const PipelinePlan& plan) {
 }
 
 // With memory for everything, the step of equal parts is that of ZB-H1: 30 m + 10 (p - 1) for each
-// stage of a part. A plan that splits nothing takes 30 (m + p - 1).
+// stage of a part. No plan that splits nothing is as fast.
 TEST(JointPipelines, SplitTheBackwardsOfEqualParts) {
   for (const int devices : {2, 3, 4}) {
     SCOPED_TRACE(std::to_string(devices) + " devices");
@@ -168,8 +168,9 @@ TEST(JointPipelines, SplitTheBackwardsOfEqualParts) {
     ASSERT_TRUE(joint.plan.has_value());
     expect_split(pipeline, *joint.plan);
     EXPECT_EQ(joint.plan->time.count(), 3 * (30 * m + 10 * (devices - 1)));
-    EXPECT_EQ(time_of_row(without_weight_parts(pipeline), "pipeline", Budget()),
-              3 * 30 * (m + devices - 1));
+    const auto whole = time_of_row(without_weight_parts(pipeline), "pipeline", Budget());
+    ASSERT_TRUE(whole.has_value());
+    EXPECT_LT(joint.plan->time.count(), *whole);
   }
 }
 
