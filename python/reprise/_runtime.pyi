@@ -222,9 +222,7 @@ class Remat:
             str,
             Sequence[Tensor],
             Callable[[], Sequence[Tensor]],
-            Sequence[
-                tuple[Callable[[Tensor], bool], Callable[[], Callable[[], None]]] | None
-            ],
+            Sequence[tuple[Callable[[Tensor], bool], Callable[[], Callable[[], None]]] | None],
         ]
         | None,
         shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,

@@ -91,8 +91,21 @@ def smallest_budget(model: Any, sample: Any) -> int:
     return int(refused.value.requested)
 
 
+def check_refusals(rank: int) -> None:
+    with pytest.raises(reprise.InputError, match="no stage has work"):
+        plain = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        reprise.remat(plain, torch.zeros(4, 8), process_group=dist.group.WORLD)
+    with pytest.raises(reprise.InputError, match="given different ones"):
+        x = torch.full((ROWS, WIDTH), float(rank))
+        reprise.remat(network(), x, process_group=dist.group.WORLD)
+    with pytest.raises(reprise.InputError, match="do not move"):
+        x = torch.zeros(ROWS, WIDTH)
+        reprise.remat(network(), x, process_group=dist.group.WORLD, offload="disk:/tmp")
+
+
 def two_ranks(rank: int) -> None:
     reprise.install_cpu_allocator()
+    check_refusals(rank)
     torch.manual_seed(1)
     net = network()
     image = {name: tensor.clone() for name, tensor in net.state_dict().items()}
@@ -101,7 +114,7 @@ def two_ranks(rank: int) -> None:
         image = {name: torch.zeros_like(tensor) for name, tensor in image.items()}
     net.load_state_dict(image)
     sample = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(9))
-    options = {"loss": loss_of, "output_held": False}
+    options: dict[str, Any] = {"loss": loss_of, "output_held": False}
     model = reprise.remat(net, sample, process_group=dist.group.WORLD, **options)
     # Shared stages hold half of the wide middle, so the smallest budget needs them.
     stages = {stage.name: {o.name: o for o in stage.options} for stage in model.chain.stages}
@@ -115,7 +128,7 @@ def two_ranks(rank: int) -> None:
     assert "shared" in options_of(model)
 
     def check() -> None:
-        report = model.report()
+        report: Any = model.report()
         assert report.predicted_peak_bytes == report.measured_peak_bytes
         assert report.measured_peak_bytes <= report.budget_bytes
 
@@ -134,16 +147,3 @@ def two_ranks(rank: int) -> None:
 
 def test_two_ranks() -> None:
     run_ranks(two_ranks, timeout=TIMEOUT)
-
-
-def refusals(rank: int) -> None:
-    with pytest.raises(reprise.InputError, match="no stage has work"):
-        plain = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-        reprise.remat(plain, torch.zeros(4, 8), process_group=dist.group.WORLD)
-    with pytest.raises(reprise.InputError, match="given different ones"):
-        x = torch.full((ROWS, WIDTH), float(rank))
-        reprise.remat(network(), x, process_group=dist.group.WORLD)
-
-
-def test_what_cannot_be_shared_is_refused() -> None:
-    run_ranks(refusals, timeout=TIMEOUT)

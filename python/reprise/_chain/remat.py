@@ -104,13 +104,13 @@ class Remat(PlannedModule):
         if self._native is None or self._made_for != made_for or not self._native.refresh():
             self._trees = [tree] + [None] * len(stages)
             self._sharded = ShardedStages.find(stages, self.__dict__["_root"])
-            arguments = stage_arguments(stages, self._trees)
-            calls: list[Callable[..., Any]] = [call for _, call, _ in arguments]
+            found = stage_arguments(stages, self._trees)
+            calls: list[Callable[..., Any]] = [call for _, call, _ in found]
             if self._sharded is not None:
                 calls = self._sharded.calls(calls)
             self._make_native(
                 _runtime.Remat,
-                [(name, call, own) for (name, _, own), call in zip(arguments, calls, strict=True)],
+                [(name, call, own) for (name, _, own), call in zip(found, calls, strict=True)],
                 loss=loss_argument(self._options["loss"], self._trees),
                 device=tensors[0].device,
                 sharded=None if self._sharded is None else self._sharded.argument(),

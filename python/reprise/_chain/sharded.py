@@ -49,7 +49,7 @@ class ShardedStages:
 
     def __init__(self, stages: NamedStages, root: nn.Module | None) -> None:
         self._names = [name for name, _ in stages]
-        self._modules = [
+        self._modules: list[list[Any]] = [
             [m for used in modules_of(stage) for m in used.modules() if _is_sharded(m)]
             for _, stage in stages
         ]

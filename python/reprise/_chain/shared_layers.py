@@ -49,7 +49,7 @@ def _distributed() -> Any:
     return torch.distributed
 
 
-class _Entering(torch.autograd.Function):  # type: ignore[name-defined]
+class _Entering(torch.autograd.Function):
     """Hands the input to the columns of this rank. Their gradients are summed over the ranks."""
 
     @staticmethod
@@ -65,7 +65,7 @@ class _Entering(torch.autograd.Function):  # type: ignore[name-defined]
         return gradient, None
 
 
-class _Leaving(torch.autograd.Function):  # type: ignore[name-defined]
+class _Leaving(torch.autograd.Function):
     """Sums the products of all ranks, in place."""
 
     @staticmethod
@@ -79,7 +79,7 @@ class _Leaving(torch.autograd.Function):  # type: ignore[name-defined]
         return gradient, None
 
 
-class _Part(torch.autograd.Function):  # type: ignore[name-defined]
+class _Part(torch.autograd.Function):
     """The part of a parameter that this rank computes with. All ranks get the whole gradient."""
 
     @staticmethod
@@ -97,6 +97,12 @@ class _Part(torch.autograd.Function):  # type: ignore[name-defined]
         if ctx.dimension == 0:
             return parts.flatten(0, 1), None, None
         return torch.cat(list(parts), ctx.dimension), None, None
+
+
+# PyTorch gives these functions no types.
+_enter: Any = _Entering.apply
+_leave: Any = _Leaving.apply
+_part: Any = _Part.apply
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -140,10 +146,10 @@ def _apply(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 
 def run_pair(first: Any, activation: Any, second: Any, x: Any, group: Any) -> Any:
-    bias = None if first.bias is None else _Part.apply(first.bias, 0, group)
-    hidden = _apply(first, _Entering.apply(x, group), _Part.apply(first.weight, 0, group), bias)
-    y = _apply(second, activation(hidden), _Part.apply(second.weight, 1, group), None)
-    y = _Leaving.apply(y, group)
+    bias = None if first.bias is None else _part(first.bias, 0, group)
+    hidden = _apply(first, _enter(x, group), _part(first.weight, 0, group), bias)
+    y = _apply(second, activation(hidden), _part(second.weight, 1, group), None)
+    y = _leave(y, group)
     if second.bias is None:
         return y
     spatial = 0 if isinstance(second, nn.Linear) else len(second.kernel_size)
@@ -177,21 +183,24 @@ def run_attention(
         or (mask is not None and mask.dim() != 2)
     ):
         return type(module).forward(module, query, key, value, *arguments, **keywords)
-    entered = {id(x): _Entering.apply(x, group) for x in (query, key, value)}
+    entered = {id(x): _enter(x, group) for x in (query, key, value)}
     size = module.embed_dim
-    weight = _Part.apply(module.in_proj_weight.view(3, size, size), 1, group)
+    weight = _part(module.in_proj_weight.view(3, size, size), 1, group)
     bias = module.in_proj_bias
-    bias = [None] * 3 if bias is None else _Part.apply(bias.view(3, size), 1, group)
+    bias = [None] * 3 if bias is None else _part(bias.view(3, size), 1, group)
     heads = []
     for x, own_weight, own_bias in zip((query, key, value), weight, bias, strict=True):
-        y = F.linear(entered[id(x)], own_weight, own_bias)
+        y: Any = F.linear(entered[id(x)], own_weight, own_bias)
         y = y if module.batch_first else y.transpose(0, 1)
         heads.append(y.unflatten(-1, (-1, module.head_dim)).transpose(1, 2))
     causal = bool(asked.get("is_causal", False))
     if mask is not None and mask.dtype == torch.bool:  # True stands for what is left out.
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, float("-inf"))
-    y = F.scaled_dot_product_attention(*heads, attn_mask=None if causal else mask, is_causal=causal)
+    q, k, v = heads
+    y = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=None if causal else mask, is_causal=causal
+    )
     y = y.transpose(1, 2).flatten(-2)
     y = y if module.batch_first else y.transpose(0, 1)
-    y = _Leaving.apply(F.linear(y, _Part.apply(module.out_proj.weight, 1, group)), group)
+    y = _leave(F.linear(y, _part(module.out_proj.weight, 1, group)), group)
     return y if module.out_proj.bias is None else y.add_(module.out_proj.bias), None

@@ -32,7 +32,8 @@ def _run_shared(module: nn.Sequential, group: Any, x: Any) -> Any:
     at = 0
     while at < len(layers):
         if begins_pair(layers, at, ranks):
-            x = run_pair(*layers[at : at + 3], x, group)
+            first, activation, second = layers[at : at + 3]
+            x = run_pair(first, activation, second, x, group)
             at += 3
         else:
             x = layers[at](x)
@@ -132,7 +133,9 @@ def _require_same(sample: list[torch.Tensor], group: Any) -> None:
     digest = hashlib.sha256()
     for tensor in sample:
         digest.update(str(tensor.shape).encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(
+            tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
     all_digests: list[Any] = [None] * _distributed().get_world_size(group)
     _distributed().all_gather_object(all_digests, digest.hexdigest(), group=group)
     if len(set(all_digests)) > 1:
