@@ -8,6 +8,7 @@ gradients while stages are measured.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,7 @@ class ShardedStages:
         used = [module for _, stage in stages for module in modules_of(stage)]
         if not any(_is_sharded(part) for module in used for part in module.modules()):
             return None
+        gc.collect()  # Sharded modules are in circles, and must not go while others are measured.
         found = ShardedStages(stages, root)
         found._check_parameters(stages)
         return found
