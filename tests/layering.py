@@ -74,7 +74,7 @@ ROOMS = {
                       "runtime/rewrite", "runtime/lockstep", "runtime/online", "runtime/distributed",
                       "runtime/transfer"),
     "runtime/transfer": ("runtime/device",),
-    "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules", "runtime/transfer"),
+    "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules", "runtime/distributed", "runtime/transfer"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/modes": ("runtime/device",),
     "runtime/saved": (),

@@ -220,6 +220,14 @@ class Remat:
         enforce: bool,
         offload: str,
         machine: str | None,
+        sharded: tuple[
+            str,
+            Sequence[Tensor],
+            Callable[[], Sequence[Tensor]],
+            Sequence[tuple[Callable[[Tensor], bool], Callable[[], Callable[[], None]]] | None],
+        ]
+        | None,
+        shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
     def machine(self) -> str | None:

@@ -130,5 +130,67 @@ TEST(JointPipelines, AreWithinFivePercentOfAllCuts) {
   EXPECT_GT(questions, 0);
 }
 
+// The number of actions of a kind on a device.
+int64_t count_of(const DevicePlan& device, PipelineActionKind kind) {
+  return std::ranges::count_if(device.order,
+                               [&](const PipelineAction& action) { return action.kind == kind; });
+}
+
+Pipeline without_weight_parts(Pipeline pipeline) {
+  for (PipelineStage& stage : pipeline.stages) stage.weight_part.reset();
+  return pipeline;
+}
+
+// Expects that each device runs every backward in two, and that an independent machine finds the
+// same time and the same bytes.
+void expect_split(const Pipeline& pipeline, const PipelinePlan& plan) {
+  for (const DevicePlan& device : plan.devices) {
+    SCOPED_TRACE(device.name);
+    EXPECT_EQ(count_of(device, PipelineActionKind::kBackward), 0);
+    EXPECT_EQ(count_of(device, PipelineActionKind::kInputGradient), pipeline.micro_batches);
+    EXPECT_EQ(count_of(device, PipelineActionKind::kWeightGradient), pipeline.micro_batches);
+  }
+  const MachineRun machine = run_machine(pipeline, plan);
+  EXPECT_EQ(machine.time, plan.time.count());
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    EXPECT_EQ(machine.peaks[d], plan.devices[d].peak.count());
+  }
+}
+
+// With memory for everything, the step of equal parts is that of ZB-H1: 30 m + 10 (p - 1) for each
+// stage of a part. No plan that splits nothing is as fast.
+TEST(JointPipelines, SplitTheBackwardsOfEqualParts) {
+  for (const int devices : {2, 3, 4}) {
+    SCOPED_TRACE(std::to_string(devices) + " devices");
+    const int64_t m = 2 * devices;
+    const Pipeline pipeline = equal_stages(devices, m, Nanos(10), Nanos(10), Nanos(10), 3);
+    const PipelineResult joint = plan(pipeline, {.planner = "pipeline"});
+    ASSERT_TRUE(joint.plan.has_value());
+    expect_split(pipeline, *joint.plan);
+    EXPECT_EQ(joint.plan->time.count(), 3 * (30 * m + 10 * (devices - 1)));
+    const auto whole = time_of_row(without_weight_parts(pipeline), "pipeline", Budget());
+    ASSERT_TRUE(whole.has_value());
+    EXPECT_LT(joint.plan->time.count(), *whole);
+  }
+}
+
+// Where parts do not fit, the plan makes some stages of a part again and splits the backwards, too.
+// No other planner does both: zb_h1 makes whole parts again, and adapipe splits nothing.
+TEST(JointPipelines, SplitBackwardsBesideRecomputation) {
+  const Pipeline pipeline = equal_stages(3, 6, Nanos(10), Nanos(10), Nanos(10), 3);
+  const Budget budget = Bytes(80);  // The first part needs 90 for its three micro-batches.
+  const PipelineResult joint = plan(pipeline, {.budget = budget, .planner = "pipeline"});
+  ASSERT_TRUE(joint.plan.has_value());
+  expect_split(pipeline, *joint.plan);
+  const PipelinePart& first = joint.plan->parts.front();
+  const size_t again = first.plans.front().backward.size() - static_cast<size_t>(first.stages);
+  EXPECT_GT(again, 0u);
+  EXPECT_LT(again, static_cast<size_t>(first.stages));
+  for (const char* row : {"1f1b", "gpipe", "zb_h1", "adapipe", "cheapest_stages"}) {
+    const auto time = time_of_row(pipeline, row, budget);
+    EXPECT_TRUE(!time || joint.plan->time.count() < *time) << row;
+  }
+}
+
 }  // namespace
 }  // namespace reprise::testing

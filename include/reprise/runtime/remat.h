@@ -7,6 +7,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,14 @@ struct RematOptions {
   // Says where values may move while nothing reads them. If a copy fails, the step ends with
   // InputError, and everything is as before the step.
   OffloadOptions offload = {};
+  // The name of a process group in c10d's registry whose ranks train the same stages; stages with
+  // sharded parameters or with other ways need it. All ranks plan and take steps together. Bytes
+  // and times are then the largest of all ranks, the smallest budget holds, and rank 0 plans for
+  // all.
+  std::string group = {};
+  // Returns what lives beside the contents of the modules: this rank's part of sharded parameters,
+  // and its gradients.
+  std::function<Tensors()> resident = {};
   Observer observer = {};
 };
 

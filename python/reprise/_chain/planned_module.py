@@ -84,7 +84,12 @@ class PlannedModule(nn.Module):
                 self.add_module(plain if len(modules) == 1 else f"{plain}_{i}", found)
 
     def _make_native(
-        self, make: Callable[..., Any], *stages: Any, loss: Any, device: torch.device
+        self,
+        make: Callable[..., Any],
+        *stages: Any,
+        loss: Any,
+        device: torch.device,
+        **more: Any,
     ) -> None:
         """Makes the runtime's model of these stages, with the options of this module."""
         options = dict(self._options)
@@ -94,6 +99,7 @@ class PlannedModule(nn.Module):
             loss=loss,
             observer=observe(options.pop("observer")),
             **{name: value for name, value in options.items() if name != "loss"},
+            **more,
         )
 
     def set_budget(self, budget: Budget) -> None:

@@ -29,6 +29,8 @@ from .._step.tree import Tree, flatten, rebuild
 from .._torch import _runtime
 from ..errors import InputError
 from .planned_module import PlannedModule
+from .sharded import ShardedStages
+from .shared_work import shared_argument
 
 
 class Remat(PlannedModule):
@@ -41,10 +43,15 @@ class Remat(PlannedModule):
     """
 
     _trees: list[Tree | None]  # The structures of the boundaries.
+    _sharded: ShardedStages | None  # Of the runtime's model.
 
-    def __init__(self, model: Any, module: nn.Module | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Any, module: nn.Module | None, options: dict[str, Any], group: Any = None
+    ) -> None:
         root = model if module is None and isinstance(model, nn.Module) else module
         self.__dict__["_trees"] = []
+        self.__dict__["_sharded"] = None
+        self.__dict__["_group"] = group
         super().__init__(model if isinstance(model, nn.Module) else list(model), root, options)
 
     def _named(self) -> NamedStages:
@@ -91,17 +98,40 @@ class Remat(PlannedModule):
         if not tensors:
             raise InputError("the model was given no tensor")
         stages = self._stages()
+        if self._sharded is not None:
+            self._sharded.settle()
         made_for = (tree, [(name, id(stage)) for name, stage in stages])
         if self._native is None or self._made_for != made_for or not self._native.refresh():
             self._trees = [tree] + [None] * len(stages)
+            self._sharded = ShardedStages.find(stages, self.__dict__["_root"])
+            found = stage_arguments(stages, self._trees)
+            calls: list[Callable[..., Any]] = [call for _, call, _ in found]
+            if self._sharded is not None:
+                calls = self._sharded.calls(calls)
             self._make_native(
                 _runtime.Remat,
-                stage_arguments(stages, self._trees),
+                [(name, call, own) for (name, _, own), call in zip(found, calls, strict=True)],
                 loss=loss_argument(self._options["loss"], self._trees),
                 device=tensors[0].device,
+                sharded=None if self._sharded is None else self._sharded.argument(),
+                shared=self._shared_work(stages, calls, tensors),
             )
             self._made_for = made_for
         return self._native, tensors
+
+    def _shared_work(
+        self, stages: NamedStages, calls: list[Callable[..., Any]], sample: list[torch.Tensor]
+    ) -> Any:
+        """Returns how the ranks share out the work of stages, or None if they do not."""
+        group = self.__dict__["_group"]
+        if group is None:
+            return None
+        if self._sharded is not None:
+            raise InputError(
+                "process_group= shares out the work of stages that are whole on each rank, and "
+                "fully_shard was applied to these; leave process_group= out"
+            )
+        return shared_argument(stages, calls, group, sample)
 
     def plan_for(self, *arguments: Any, **keywords: Any) -> PlanResult:
         """Measures and plans for inputs like these, without running a step.
@@ -182,7 +212,7 @@ class Remat(PlannedModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the model and the options. A copy measures and plans for itself."""
-        return super().__getstate__() | {"_trees": []}
+        return super().__getstate__() | {"_trees": [], "_sharded": None}
 
 
 def remat(
@@ -199,6 +229,7 @@ def remat(
     output_held: bool = True,
     offload: str | None = None,
     machine: Path | dict[str, Any] | None = None,
+    process_group: Any = None,
     name: str = "model",
     observer: Observer | None = None,
 ) -> Remat:
@@ -241,6 +272,11 @@ def remat(
             `report()` says what it picked, and why.
         machine: The bandwidths of that memory: a `reprise.machine` file, or a dict in its form.
             None measures them.
+        process_group: A group of torch.distributed whose ranks all call this, with equal stages and
+            the same inputs. The plan may then let them share out the work of linear layers and
+            convolutions, where that is faster or saves memory. Gradients are those of plain
+            training up to rounding, and equal on all ranks. Parameters and buffers get the bits of
+            rank 0.
         name: The name of the chain in reports.
         observer: A function that is called with `Progress`.
 
@@ -269,6 +305,6 @@ def remat(
         "name": name,
         "observer": observer,
     }
-    planned = Remat(model, module, options)
+    planned = Remat(model, module, options, process_group)
     planned.plan_for(*as_arguments(sample))
     return planned

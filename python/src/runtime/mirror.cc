@@ -99,6 +99,7 @@ std::shared_ptr<Mirror> Mirrors::of(const py::handle& module) {
   seen_.push_back({py::reinterpret_borrow<py::object>(module), mirror, children_of(module)});
   for (const auto& [name, value] : entries(module, "_parameters")) {
     const auto tensor = py::cast<at::Tensor>(value);
+    if (left_out_.contains(tensor.unsafeGetTensorImpl())) continue;
     mirror->register_parameter(name, tensor, tensor.requires_grad());
   }
   for (const auto& [name, value] : entries(module, "_buffers")) {
@@ -110,6 +111,10 @@ std::shared_ptr<Mirror> Mirrors::of(const py::handle& module) {
   mirror->tensors_ = tensors_of(module);
   mirror->training_ = is_training(module);
   return mirror;
+}
+
+void Mirrors::leave_out(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& each : parameters) left_out_.insert(each.unsafeGetTensorImpl());
 }
 
 std::shared_ptr<Mirror> Mirrors::of_all(const std::vector<py::object>& modules) {

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ class Mirror final : public torch::nn::Module {
 class Mirrors {
  public:
   std::shared_ptr<Mirror> of(const py::handle& module);
+  // Mirrors that are made from now on have none of these parameters.
+  void leave_out(const std::vector<at::Tensor>& parameters);
   // Returns one mirror whose children are the mirrors of all these modules.
   std::shared_ptr<Mirror> of_all(const std::vector<py::object>& modules);
 
@@ -47,6 +50,7 @@ class Mirrors {
     std::vector<PyObject*> children;
   };
   std::unordered_map<PyObject*, size_t> positions_;
+  std::unordered_set<const void*> left_out_;
   std::vector<Seen> seen_;
 };
 

@@ -25,6 +25,19 @@ using Text = std::string;
 
 using LossArgument = std::optional<rt::Loss>;
 
+// The functions in which ranks share out the work of a stage: the group's name, and by stage a
+// function, or nothing (StageWay).
+using SharedStage = std::optional<std::function<Tensors(const Tensors&)>>;
+using SharedArgument = std::optional<std::pair<Text, std::vector<SharedStage>>>;
+
+// The parameters of stages that are sharded over the ranks of a group: the group's name, the
+// parameters, what lives of them on this rank, and by stage two functions, or nothing
+// (ShardedParameters).
+using ShardedStage = std::optional<
+    std::pair<std::function<bool(const at::Tensor&)>, std::function<std::function<void()>()>>>;
+using ShardedArgument =
+    std::optional<std::tuple<Text, Tensors, std::function<Tensors()>, std::vector<ShardedStage>>>;
+
 Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& sample,
                     const LossArgument& loss, const std::optional<std::vector<Text>>& alternatives,
                     const Text& name, bool output_held, const ObserverArgument& observer) {
@@ -61,6 +74,7 @@ class Remat {
         const Text& planner, int64_t time_limit_ns, const LossArgument& loss,
         const std::optional<std::vector<Text>>& alternatives, const Text& name, bool output_held,
         bool enforce, const Text& offload, const std::optional<Text>& machine,
+        const ShardedArgument& sharded, const SharedArgument& shared,
         const ObserverArgument& observer) {
     rt::RematOptions options{.budget = budget_of(budget),
                              .planner = planner,
@@ -73,7 +87,27 @@ class Remat {
     options.measure.alternatives = alternatives_of(alternatives);
     options.measure.name = name;
     options.measure.output_held = output_held;
-    model_ = std::make_shared<rt::Remat>(stages_of(arguments, mirrors_), std::move(options));
+    if (sharded) mirrors_.leave_out(std::get<1>(*sharded));
+    std::vector<rt::Stage> stages = stages_of(arguments, mirrors_);
+    if (sharded) {
+      options.group = std::get<0>(*sharded);
+      options.resident = std::get<2>(*sharded);
+      for (size_t i = 0; i < stages.size(); ++i) {
+        const ShardedStage& own = std::get<3>(*sharded).at(i);
+        if (!own) continue;
+        stages[i].sharded = std::make_shared<const rt::ShardedParameters>(
+            rt::ShardedParameters{.has = own->first, .take_gradients = own->second});
+      }
+    }
+    if (shared) {
+      options.group = shared->first;
+      for (size_t i = 0; i < stages.size(); ++i) {
+        if (const SharedStage& way = shared->second.at(i)) {
+          stages[i].ways.push_back({"shared", *way});
+        }
+      }
+    }
+    model_ = std::make_shared<rt::Remat>(std::move(stages), std::move(options));
   }
 
   Tensors forward(const Tensors& inputs) {
@@ -150,11 +184,12 @@ void bind_remat(py::module_& m) {
   py::class_<Remat>(m, "Remat")
       .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
                     const LossArgument&, const std::optional<std::vector<Text>>&, const Text&, bool,
-                    bool, const Text&, const std::optional<Text>&, const ObserverArgument&>(),
+                    bool, const Text&, const std::optional<Text>&, const ShardedArgument&,
+                    const SharedArgument&, const ObserverArgument&>(),
            py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
            py::arg("output_held"), py::arg("enforce"), py::arg("offload"), py::arg("machine"),
-           py::arg("observer"))
+           py::arg("sharded"), py::arg("shared"), py::arg("observer"))
       .def("machine", &Remat::machine)
       .def("forward", &Remat::forward, py::arg("inputs"))
       .def("plan_for", &Remat::plan_for, py::arg("inputs"))

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/agreement.h"
 #include "runtime/chain/equal_stages.h"
 #include "runtime/chain/loss_sink.h"
 #include "runtime/chain/option_times.h"
@@ -66,6 +68,9 @@ class Measurement {
     measured_.chain.input.bytes = Bytes(input);
     // Memory that was taken before the allocator was installed is resident, too.
     resident.insert(resident.end(), model.parameters.begin(), model.parameters.end());
+    if (model.resident) {
+      for (at::Tensor& tensor : model.resident()) resident.push_back(std::move(tensor));
+    }
     const int64_t level = memory_count(model.device).live + uncounted_bytes(resident);
     measured_.chain.fixed = Bytes(std::max<int64_t>(0, level - input));
     measured_.copies_gradients.resize(model.stages.size());
@@ -118,20 +123,31 @@ class Measurement {
     row.random = prepared.traits.random;
     measured_.saved_form.emplace_back();
     const RandomState random(model_.device);
-    for (const NamedSavedForm& way : keepings_) {
+    std::vector<NamedSavedForm> forms = keepings_;
+    for (const StageWay& way : prepared.stage.ways) {
+      forms.push_back({way.name.c_str(), {.way = forms.size() - keepings_.size() + 1}});
+    }
+    for (const NamedSavedForm& form : forms) {
       Tensors x = boundaries_[model_.input_of(i)].restore();
       random.restore();
-      if (way.saved_form.rebuild && !rebuilds_same_bits(prepared, x, model_.parameters)) continue;
+      if (form.saved_form.rebuild &&
+          on_any_rank(!rebuilds_same_bits(prepared, x, model_.parameters))) {
+        continue;
+      }
       random.restore();
       StageOption option;
-      option.name = way.name;
-      measure_kept_bytes(prepared, way.saved_form, x, row, option);
-      if (!saves_most(option, row.options)) continue;
+      option.name = form.name;
+      measure_kept_bytes(prepared, form.saved_form, x, row, option);
+      if (form.saved_form.way > 0) {
+        option.exactness = Exactness::kRounding;
+      } else if (on_any_rank(!saves_most(option, row.options))) {
+        continue;
+      }
       if (option.saved != Bytes(movable_)) {
         measured_.stays.push_back(fmt::format("s{}.{}", i, option.name));
       }
       row.options.push_back(std::move(option));
-      measured_.saved_form.back().push_back(way.saved_form);
+      measured_.saved_form.back().push_back(form.saved_form);
     }
 
     Tensors x = boundaries_[model_.input_of(i)].restore();
@@ -145,6 +161,16 @@ class Measurement {
       return time_run(model_.device, [&] { y = run_fast(prepared, x, model_.parameters); });
     });
     boundaries_[model_.output_of(i)] = Parked(y);
+  }
+
+  // What all ranks run must not depend on what one of them finds.
+  bool on_any_rank(bool mine) const {
+    return chain::on_any_rank(model_.peers, mine, model_.device);
+  }
+
+  // Each backward of a stage begins without gradients of its sharded parameters, as in a step.
+  static void drop_sharded_gradients(const PreparedStage& prepared) {
+    if (prepared.stage.sharded) prepared.stage.sharded->take_gradients();
   }
 
   // Returns whether an option saves enough compared with the options before it, which take less
@@ -168,6 +194,10 @@ class Measurement {
       movable_ = counted_bytes_of(made.alive_without(result.first));
     }
     const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
+    if (!row.options.empty() && row.output != Bytes(output)) {
+      throw InputError(fmt::format("way '{}' of stage '{}' returns {} bytes, and the stage {}",
+                                   option.name, row.name, output, row.output.count()));
+    }
     row.output = Bytes(output);
     option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
     option.forward.workspace = Bytes(keep.peak - keep.after);
@@ -292,8 +322,11 @@ class Measurement {
                           .input = boundaries_[model_.input_of(i)],
                           .gradient = gradient,
                           .saved_form = measured_.saved_form[i]};
-    measure_options(
-        runs, times_, [&] { random.restore(); }, [&] { return sums_before(i); }, row.options);
+    const auto again = [&] {
+      random.restore();
+      drop_sharded_gradients(model_.stages[i]);
+    };
+    measure_options(runs, times_, again, [&] { return sums_before(i); }, row.options);
     if (splitting_.measured) measure_halves(i, gradient, random);
     return Parked(result);
   }
@@ -321,6 +354,7 @@ class Measurement {
     const PreparedStage& prepared = model_.stages[i];
     reprise::Stage& row = measured_.chain.stages[i];
     StageOption& option = row.options[o];
+    drop_sharded_gradients(prepared);
     Tensors x = boundaries_[model_.input_of(i)].restore();
     auto [y, kept] = run_keep(prepared, x, model_.parameters, measured_.saved_form[i][o]);
     if (!option.reads_input) x.clear();
@@ -417,9 +451,15 @@ MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& sa
   ValueKeeper buffers(model.buffers);
   buffers.save();
   const RandomState random(model.device);
+  std::vector<std::function<void()>> gradients_back;
+  for (const PreparedStage& prepared : model.stages) {
+    if (!prepared.stage.sharded) continue;
+    gradients_back.push_back(prepared.stage.sharded->take_gradients());
+  }
   auto put_back = [&] {
     buffers.restore();
     random.restore();
+    for (const auto& back : gradients_back) back();
   };
   // Values that may move are found by the age of their memory.
   const device::DatedScope dated(model.device);

@@ -37,7 +37,7 @@ void measure_options(const OptionRuns& runs, RunTimes& times, const std::functio
     const std::string& name = options[o].name;
     options[o].backward.time = times.note(fmt::format("B{}", runs.number), name, backward[o]);
     options[o].forward.time = times.note(fmt::format("F{}", runs.number), name, forward[o]);
-    if (o == 0) continue;
+    if (o == 0 || runs.saved_form[o].way > 0) continue;
     // An option does all the work of the option before it, and more. Alone in memory, where pages
     // are fresh, an option that holds less can be faster; in a step it is not. `spread` has the
     // measured times.

@@ -60,7 +60,8 @@ Passes::Passes(const PreparedModel& model, const Places& places, const Program& 
   const std::vector<Program::Entry>& steps = program.entries();
   const std::vector<Runs> runs = find_runs(steps, places);
   for (size_t i = 0; i < stages.size(); ++i) {
-    const bool joins = !model.begins(i) && !copies_gradients[i] && runs[i - 1].once &&
+    const bool joins = !model.begins(i) && !stages[i].stage.sharded &&
+                       !stages[i - 1].stage.sharded && !copies_gradients[i] && runs[i - 1].once &&
                        runs[i].once && follows(steps, runs[i - 1].kept, runs[i].kept) &&
                        frees_between(steps, runs[i].backward, runs[i - 1].backward);
     if (!joins) {

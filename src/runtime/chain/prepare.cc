@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "reprise/model/errors.h"
+#include "runtime/chain/agreement.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/state/random_state.h"
@@ -31,10 +32,32 @@ namespace {
   throw InputError("stage '" + stage.name + "' " + why);
 }
 
+using Sharded = std::shared_ptr<const ShardedParameters>;
+
+Sharded joined(const Sharded& first, const Sharded& second) {
+  if (!first || !second) return first ? first : second;
+  return std::make_shared<const ShardedParameters>(ShardedParameters{
+      .has = [=](const at::Tensor& leaf) { return first->has(leaf) || second->has(leaf); },
+      .take_gradients =
+          [=] {
+            return [a = first->take_gradients(), b = second->take_gradients()] {
+              a();
+              b();
+            };
+          }});
+}
+
 // Joins two stages into one that runs `first`, then `second`.
 Stage joined(const Stage& first, const Stage& second) {
-  return {first.name + "+" + second.name, nullptr,
-          [a = first.forward, b = second.forward](const Tensors& x) { return b(a(x)); }};
+  const auto in_turn = [](const auto& a, const auto& b) {
+    return [=](const Tensors& x) { return b(a(x)); };
+  };
+  Stage both{first.name + "+" + second.name, nullptr, in_turn(first.forward, second.forward),
+             joined(first.sharded, second.sharded)};
+  for (const StageWay& way : first.ways) {
+    both.ways.push_back({way.name, in_turn(way.forward, second.forward)});
+  }
+  return both;
 }
 
 struct Piece {
@@ -248,15 +271,19 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     };
     const auto keep = [&] { return observer.keep(x); };
     const auto fast = [&] { return observer.fast(x); };
-    fast_differs = !same_bits(seen.outputs, run_again(fast));
+    // Each run may be one of all ranks.
+    const auto differ = [&](const Tensors& a, const Tensors& b) {
+      return on_any_rank(model.peers, !same_bits(a, b), model.device);
+    };
+    fast_differs = differ(seen.outputs, run_again(fast));
     if (fast_differs) {  // without gradients, at every run, or only at the first run
       const Tensors second = run_again(keep).outputs;
-      if (!same_bits(seen.outputs, second)) {
+      if (differ(seen.outputs, second)) {
         // In some of LibTorch's kernels, too, the first run in a process may differ from all others
         // (docs/runtime.md).
         seen = run_again(keep);
-        repeats = same_bits(seen.outputs, second);
-        fast_differs = repeats && !same_bits(seen.outputs, run_again(fast));
+        repeats = !differ(seen.outputs, second);
+        fast_differs = repeats && differ(seen.outputs, run_again(fast));
       }
     }
   } catch (const c10::Error& error) {
@@ -267,6 +294,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     throw;
   }
   for (const at::Tensor& leaf : seen.other_leaves) {
+    if (piece.stage.sharded && piece.stage.sharded->has(leaf)) continue;
     require_plain(leaf, fmt::format("a parameter that stage '{}' uses", piece.stage.name));
     register_parameter(leaf, model, known, prepared.parameters);
   }
@@ -407,8 +435,9 @@ std::vector<bool> PreparedModel::output_needs_grad() const {
 }
 
 PreparedModel prepare(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail,
-                      const std::vector<Tensors>& samples) {
+                      const std::vector<Tensors>& samples, distributed::Peers* peers) {
   PreparedModel model;
+  model.peers = peers;
   Tensors all;
   for (const Tensors& sample : samples) all.insert(all.end(), sample.begin(), sample.end());
   model.device = device_of(all);

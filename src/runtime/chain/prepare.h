@@ -5,12 +5,14 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "reprise/runtime/stage.h"
 #include "runtime/chain/stage_runner.h"
+#include "runtime/distributed/peers.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -32,6 +34,8 @@ struct PreparedModel {
   std::vector<at::Tensor> parameters;  // those that require gradients, each once, in module order
   std::vector<at::Tensor> buffers;     // those that a forward pass advances, each once
   c10::Device device{c10::kCPU};
+  std::function<Tensors()> resident = {};  // RematOptions::resident
+  distributed::Peers* peers = nullptr;     // that train the same stages together with this rank
 
   size_t branch_of(size_t stage) const;
   bool begins(size_t stage) const { return branches[branch_of(stage)].first == stage; }
@@ -59,8 +63,9 @@ struct PreparedModel {
 // the stage. Buffers and random state are put back. Throws InputError (with the stage's name) when
 // a stage fails, returns no tensor, mixes devices, does not repeat itself, writes its parameters,
 // writes one of several inputs in one memory, or uses a tensor from outside that has a history.
-// `samples` has the inputs of each branch. The stages of the tail become one stage.
+// `samples` has the inputs of each branch. The stages of the tail become one stage. With peers, all
+// ranks call this together and find out the same.
 PreparedModel prepare(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail,
-                      const std::vector<Tensors>& samples);
+                      const std::vector<Tensors>& samples, distributed::Peers* peers = nullptr);
 
 }  // namespace reprise::runtime::internal::chain

@@ -13,6 +13,7 @@
 #include "reprise/model/lower.h"
 #include "reprise/report/text.h"
 #include "reprise/runtime/allocator.h"
+#include "runtime/chain/agreement.h"
 #include "runtime/chain/loss_sink.h"
 #include "runtime/chain/measure.h"
 #include "runtime/chain/problem.h"
@@ -24,12 +25,16 @@
 
 namespace reprise::runtime {
 
+using internal::chain::agree_on_chain;
+using internal::chain::all_measured;
 using internal::chain::key_of;
+using internal::chain::largest;
 using internal::chain::lowered;
 using internal::chain::measure;
 using internal::chain::MeasuredChain;
 using internal::chain::ModelContents;
 using internal::chain::order_of;
+using internal::chain::plan_together;
 using internal::chain::PlanKey;
 using internal::chain::PlannedModel;
 using internal::chain::prepare;
@@ -41,6 +46,7 @@ using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
 using internal::device::uncounted_bytes;
+using internal::distributed::Peers;
 using internal::transfer::AutoMemory;
 using internal::transfer::is_auto;
 using internal::transfer::memory_for_auto;
@@ -140,7 +146,7 @@ void Remat::State::plan_second_outputs(Instance& instance, const PlanOptions& pl
   while (!enough) {
     room.resize(made.size());
     for (size_t b = 0; b < made.size(); ++b) room[b] = room[b] || made[b];
-    result = internal::chain::plan(instance.problem(), planning);
+    result = ask(instance.problem(), planning);
     made = second_outputs(*instance.planned, result);
     enough = true;
     for (size_t b = 0; b < made.size(); ++b) enough = enough && (room[b] || !made[b]);
@@ -172,21 +178,27 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
                                                    const ModelContents& contents) {
   drop_outdated();
   PlanKey key = key_of(inputs, contents);
-  for (const auto& instance : instances) {
-    if (instance->key == key) return *instance;
-  }
+  const auto known = std::find_if(instances.begin(), instances.end(),
+                                  [&](const auto& instance) { return instance->key == key; });
+  const bool measured = known != instances.end();
+  if (peers) all_measured(*peers, measured, inputs.at(0).at(0).device());
+  if (measured) return **known;
   auto instance = std::make_unique<Instance>(std::move(key));
   MeasureOptions measuring = options.measure;
+  if (peers) measuring.max_repeats = measuring.min_repeats;  // as many on all ranks
   if (!measuring.observer) measuring.observer = options.observer;
   const Loss loss = options.loss ? options.loss : default_loss;
   const Measuring alone;
-  instance->planned = std::make_shared<PlannedModel>(prepare(branches, tail, inputs));
-  MeasuredChain measured = measure(instance->planned->model, inputs, loss, measuring);
-  instance->spread = std::move(measured.spread);
-  instance->processor_percent = measured.processor_percent;
-  instance->stays = std::move(measured.stays);
+  PreparedModel prepared = prepare(branches, tail, inputs, peers.get());
+  prepared.resident = options.resident;
+  instance->planned = std::make_shared<PlannedModel>(std::move(prepared));
+  MeasuredChain found = measure(instance->planned->model, inputs, loss, measuring);
+  if (peers) agree_on_chain(*peers, found.chain, instance->planned->model.device);
+  instance->spread = std::move(found.spread);
+  instance->processor_percent = found.processor_percent;
+  instance->stays = std::move(found.stays);
   instance->planned->memories = {nullptr, far.memory};
-  instance->planned->set_measured(std::move(measured));
+  instance->planned->set_measured(std::move(found));
   for (const at::Tensor& x : together(inputs)) {
     instance->example_shape.push_back(x.detach().to(at::kMeta));
   }
@@ -199,6 +211,45 @@ void Remat::State::open_far_memory(const at::Tensor& input) {
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
   far = open_memory(options.offload, input.device());
+}
+
+bool Remat::State::has_sharded_parameters() const {
+  return any_stage([](const Stage& stage) { return stage.sharded != nullptr; });
+}
+
+bool Remat::State::has_ways() const {
+  return any_stage([](const Stage& stage) { return !stage.ways.empty(); });
+}
+
+bool Remat::State::any_stage(const std::function<bool(const Stage&)>& matches) const {
+  return std::any_of(tail.begin(), tail.end(), matches) ||
+         std::any_of(branches.begin(), branches.end(), [&](const StageBranch& branch) {
+           return std::any_of(branch.stages.begin(), branch.stages.end(), matches);
+         });
+}
+
+void Remat::State::find_peers() {
+  if (peers || options.group.empty()) {
+    if (!peers && (has_sharded_parameters() || has_ways())) {
+      throw InputError(
+          "stages with sharded parameters or with other ways need RematOptions::group");
+    }
+    return;
+  }
+  if (branches.size() > 1 || !tail.empty()) {
+    throw InputError("ranks plan a single chain together, and this model has several branches");
+  }
+  if (!options.offload.to.empty()) {
+    throw InputError(
+        "the values of a model that several ranks plan together do not move: leave out the "
+        "memory behind the device");
+  }
+  peers = std::make_unique<Peers>(options.group);
+}
+
+PlanResult Remat::State::ask(const Problem& problem, const PlanOptions& planning) const {
+  return peers ? plan_together(*peers, problem, planning)
+               : internal::chain::plan(problem, planning);
 }
 
 void Remat::State::drop_outdated() {
@@ -218,6 +269,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
                        .planner = options.planner,
                        .schedule_class = branches.size() == 1 ? kScheduleClass : "",
                        .time_limit = options.time_limit,
+                       .allow = has_ways() ? Exactness::kRounding : Exactness::kBitwise,
                        .observer = options.observer,
                        .machine = far.machine};
   if (options.budget.relative()) {
@@ -227,6 +279,12 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
       instance.baseline_peak = baseline(lowered(problem, order_of(problem))).peak;
     }
     planning.budget = options.budget.resolve(instance.baseline_peak);
+  }
+  if (peers) {
+    const int64_t room = planning.budget.resolve(Bytes(0)).count();
+    const int64_t least =
+        -largest(*peers, -room, instance.planned->model.device, "the budget of its step");
+    if (least < Budget().resolve(Bytes(0)).count()) planning.budget = Bytes(least);
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
   PlanResult result = is_auto(options.offload) && !chosen ? choose_memory(instance, planning)
@@ -247,7 +305,7 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
 
 PlanResult Remat::State::answer(Instance& instance, PlanOptions& planning) {
   const Problem problem = instance.planned->problem();
-  PlanResult result = internal::chain::plan(problem, planning);
+  PlanResult result = ask(problem, planning);
   if (!moves_any(result, instance.stays)) return result;
   if (options.observer) {
     options.observer({"plan", 0, "moving nothing: a stage keeps memory that no operator made"});
@@ -323,6 +381,9 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
     resident.push_back(parameter.grad());
   }
   resident.insert(resident.end(), contents.buffers.begin(), contents.buffers.end());
+  if (options.resident) {
+    for (at::Tensor& tensor : options.resident()) resident.push_back(std::move(tensor));
+  }
   const int64_t uncounted = uncounted_bytes(resident);
   const Chain& chain = instance.planned->chain;
   const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
@@ -331,6 +392,7 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
     drain_backward_queue();
     drift = memory_count(device).live + uncounted - planned_level;
   }
+  if (peers) drift = largest(*peers, drift, device, "the beginning of its step");
   const bool planned = instance.result.plan.has_value();
   const bool too_little_room =
       planned && instance.result.plan->peak + Bytes(drift) > instance.result.budget;
@@ -358,7 +420,7 @@ void Remat::State::check_inputs(const std::vector<Tensors>& inputs) const {
 }
 
 int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelContents& contents) {
-  check_inputs(inputs);
+  telling([&] { check_inputs(inputs); });
   const auto require_plain_modules = [](const std::vector<Stage>& stages) {
     for (const Stage& stage : stages) {
       if (stage.module) require_plain(*stage.module, fmt::format(" of stage '{}'", stage.name));
@@ -368,8 +430,10 @@ int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelConte
   require_plain_modules(tail);
   const at::Tensor& first = inputs[0][0];
   if (first.device().is_cpu()) install_cpu_allocator();
+  find_peers();
+  if (peers) peers->require_sound();
   open_far_memory(first);
-  Instance& instance = instance_for(inputs, contents);
+  Instance& instance = telling([&]() -> Instance& { return instance_for(inputs, contents); });
   const int64_t uncounted = replan_if_needed(instance, inputs, contents);
   last = &instance;
   return uncounted;

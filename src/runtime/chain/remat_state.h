@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "runtime/chain/execute.h"
 #include "runtime/chain/plan_key.h"
 #include "runtime/device/step_log.h"
+#include "runtime/distributed/peers.h"
 #include "runtime/transfer/offload.h"
 
 namespace reprise::runtime {
@@ -48,16 +51,33 @@ struct Remat::State {
   // the first plan for a budget if the options leave the choice to the runtime.
   internal::transfer::OpenedMemory far;
   bool chosen = false;  // whether the memory was chosen for this budget
+  std::unique_ptr<internal::distributed::Peers> peers;  // of RematOptions::group
 
   // The inputs are those of each branch.
   internal::chain::ModelContents contents() const {
     return internal::chain::contents_of(branches, tail);
   }
   void check_inputs(const std::vector<Tensors>& inputs) const;
+  bool has_sharded_parameters() const;
+  bool has_ways() const;
+  bool any_stage(const std::function<bool(const Stage&)>& matches) const;
+  // Calls the function. If it throws, the peers hear of it.
+  template <class Function>
+  decltype(auto) telling(Function&& function) const {
+    try {
+      return function();
+    } catch (const std::exception& error) {
+      if (peers) peers->tell(error.what());
+      throw;
+    }
+  }
   Instance& instance_for(const std::vector<Tensors>& inputs,
                          const internal::chain::ModelContents& contents);
   void open_far_memory(const at::Tensor& input);
   void drop_outdated();
+  void find_peers();
+  // Plans for this rank, or with its peers for all.
+  PlanResult ask(const internal::chain::Problem& problem, const PlanOptions& planning) const;
   void make_plan(Instance& instance, int64_t offset);
   PlanResult answer(Instance& instance, PlanOptions& planning);
   // Plans without a second memory and with one, and opens the memory that pays (transfer/choose.h).

@@ -60,7 +60,7 @@ struct RematNode final : torch::autograd::Node {
     Tensors result;
     over = true;
     try {
-      result = step->backward(std::move(gradients));
+      result = state->telling([&] { return step->backward(std::move(gradients)); });
     } catch (...) {
       finish();
       throw;
@@ -105,7 +105,7 @@ Tensors run_planned(const std::shared_ptr<Remat::State>& state,
   const ModelContents contents = state->contents();
   const Tensors given = together(inputs);
   auto wants_grad = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
-  if (std::none_of(given.begin(), given.end(), wants_grad) &&
+  if (!state->has_sharded_parameters() && std::none_of(given.begin(), given.end(), wants_grad) &&
       std::none_of(contents.parameters.begin(), contents.parameters.end(), wants_grad)) {
     return state->run_plain(inputs);
   }
@@ -136,7 +136,7 @@ Tensors run_planned(const std::shared_ptr<Remat::State>& state,
 
   Tensors outputs;
   try {
-    outputs = node.node->step->forward();
+    outputs = state->telling([&] { return node.node->step->forward(); });
   } catch (...) {
     node.node->over = true;
     node.node->finish();
@@ -180,7 +180,7 @@ Tensors run_step(const std::shared_ptr<Remat::State>& state, const std::vector<T
   try {
     return run_planned(state, inputs);
   } catch (const StageChanged& change) {
-    if (!change.undone()) throw;
+    if (!change.undone() || state->peers) throw;  // The other ranks have begun this step.
   }
   return run_planned(state, inputs);  // measured again
 }

@@ -115,9 +115,12 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
   {
     at::AutoGradMode with_grad(true);
     SinkScope sinks(stage.parameters, parameters, kept.parameters);
-    const bool as_it_is = saved_form == SavedForm{};
-    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), saved_form, same_bits);
-    outputs = copy_aliases(stage.traits, stage.stage.forward(given));
+    SavedForm form = saved_form;
+    const size_t way = std::exchange(form.way, 0);
+    const bool as_it_is = form == SavedForm{};
+    KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), form, same_bits);
+    const auto& forward = way == 0 ? stage.stage.forward : stage.stage.ways[way - 1].forward;
+    outputs = copy_aliases(stage.traits, forward(given));
     for (const at::Tensor& output : outputs) {
       const bool flows = output.defined() && output.requires_grad();
       kept.roots.push_back(flows ? autograd::impl::gradient_edge(output) : Edge());

@@ -6,20 +6,20 @@
 #include <algorithm>
 #include <exception>
 #include <set>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "reprise/check/simulate.h"
-#include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/distributed/shared_plan.h"
 
 namespace reprise::runtime::internal::graph {
 
 using device::shape_text;
 using distributed::Peers;
+using distributed::plan_of_first;
 using step::Bucket;
 using step::LeafGradient;
 
@@ -110,36 +110,6 @@ void require_same_step(Peers& peers, const std::string& mine) {
       fmt::join(others, " and rank "), all[0], others[0], all[others[0]]));
 }
 
-// The answer of rank 0, as a text that starts with one of these letters.
-constexpr char kPlan = 'p', kNone = 'n', kError = 'e';
-
-std::string text_of(const StepPlan& found) {
-  if (found.result.plan) {
-    return fmt::format("{}{} {}", kPlan, found.slack.count(), to_json(*found.result.plan));
-  }
-  const PlanResult& none = found.result;
-  return fmt::format("{}{} {} {} {} {}", kNone, static_cast<int>(none.termination),
-                     static_cast<int>(none.proof), none.smallest_budget.value_or(Bytes(-1)).count(),
-                     none.planner, none.blocking_op);
-}
-
-// Returns the answer of rank 0 that there is no plan.
-StepPlan none_of(const std::string& text, const Graph& graph, Bytes budget) {
-  std::istringstream in(text.substr(1));
-  int termination = 0, proof = 0;
-  int64_t smallest = -1;
-  StepPlan found;
-  PlanResult& none = found.result;
-  in >> termination >> proof >> smallest >> none.planner >> std::ws;
-  std::getline(in, none.blocking_op);
-  none.termination = static_cast<Termination>(termination);
-  none.proof = static_cast<Proof>(proof);
-  if (smallest >= 0) none.smallest_budget = Bytes(smallest);
-  none.budget = budget;
-  none.baseline = baseline(graph);
-  return found;
-}
-
 // Returns the numbers of all ranks, by rank.
 std::vector<int64_t> numbers_of_all(Peers& peers, int64_t mine, const std::string& what) {
   std::vector<int64_t> numbers;
@@ -147,24 +117,6 @@ std::vector<int64_t> numbers_of_all(Peers& peers, int64_t mine, const std::strin
     numbers.push_back(std::stoll(text));
   }
   return numbers;
-}
-
-StepPlan plan_of(const std::string& text, const Graph& graph, Bytes budget) {
-  const size_t end = text.find(' ');
-  Plan plan = parse_plan(text.substr(end + 1), "the plan of rank 0");
-  const Nanos time = plan.time;
-  return {{.termination = plan.termination,
-           .plan = plan,
-           .planner = plan.planner,
-           .schedule_class = plan.schedule_class,
-           .budget = budget,
-           .lower_bound = plan.lower_bound,
-           .baseline = baseline(graph),
-           .smallest_budget = {},
-           .blocking_op = {},
-           .search = {}},
-          Bytes(std::stoll(text.substr(1, end - 1))),
-          time};
 }
 
 }  // namespace
@@ -185,17 +137,6 @@ void agree_on_numbers(Peers& peers, StepProgram& program, const CaptureOptions& 
   peers.copy_from_first(common_tensors(program, options));
 }
 
-void agree_on_plan(Peers& peers, const std::string& objection) {
-  const std::vector<std::string> all = peers.exchange(objection, "its word on the plan");
-  std::string objections;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) objections += fmt::format("\nrank {}: {}", rank, all[rank]);
-  }
-  if (!objections.empty()) {
-    throw InputError("the plan is not used, because some ranks refuse it:" + objections);
-  }
-}
-
 StepPlan plan_together(Peers& peers, Graph& graph, const StepPlanOptions& options,
                        const PlanSearch& search) {
   const std::vector<int64_t> fixed =
@@ -208,29 +149,14 @@ StepPlan plan_together(Peers& peers, Graph& graph, const StepPlanOptions& option
   agreed.budget = budget == Budget().resolve(Bytes(0)) ? Budget() : Budget(budget);
 
   StepPlan found;
-  std::exception_ptr raised;
-  std::string text;
-  if (peers.rank() == 0) {
-    try {
-      found = search(graph, agreed);
-      text = text_of(found);
-    } catch (const std::exception& error) {
-      raised = std::current_exception();
-      text = kError + std::string(error.what());
-    }
-  }
-  text = peers.from_first(text, "its plan");
-  if (raised) std::rethrow_exception(raised);
-  if (text[0] == kError) throw InputError("rank 0 has found no plan: " + text.substr(1));
-  if (text[0] == kNone) return peers.rank() == 0 ? found : none_of(text, graph, budget);
-  if (peers.rank() != 0) {
-    found = telling(peers, [&] { return plan_of(text, graph, budget); });
-  }
-  std::string objection;
-  for (const Violation& violation : verify(graph, *found.result.plan, budget)) {
-    objection += (objection.empty() ? "" : "; ") + violation.message;
-  }
-  agree_on_plan(peers, objection);
+  found.result = plan_of_first(peers, graph, budget, [&] {
+    found = search(graph, agreed);
+    return found.result;
+  });
+  if (!found.result.plan) return found;
+  found.slack = Bytes(
+      std::stoll(peers.from_first(std::to_string(found.slack.count()), "the slack of its plan")));
+  if (peers.rank() != 0) found.before_placement = found.result.plan->time;
   return found;
 }
 

@@ -30,7 +30,4 @@ using PlanSearch = std::function<StepPlan(const Graph& graph, const StepPlanOpti
 StepPlan plan_together(distributed::Peers& peers, Graph& graph, const StepPlanOptions& options,
                        const PlanSearch& search);
 
-// Throws InputError on all ranks unless `objection` is empty on all of them.
-void agree_on_plan(distributed::Peers& peers, const std::string& objection);
-
 }  // namespace reprise::runtime::internal::graph

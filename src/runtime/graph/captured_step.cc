@@ -10,6 +10,7 @@
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
+#include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
@@ -140,7 +141,7 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   if (!violations.empty()) message = "the plan is not valid for this step:";
   for (const Violation& violation : violations) message += "\n  " + violation.message;
   if (state_->peers) {
-    internal::graph::agree_on_plan(*state_->peers, message);
+    internal::distributed::agree_on_plan(*state_->peers, message);
   } else if (!message.empty()) {
     throw InputError(message);
   }

@@ -2,6 +2,7 @@
 // takes. They become options of the stage (model/chain.h) and leave the same bits.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +20,7 @@ struct SavedForm {
   // Results of activations and norms are made again from tensors that are saved anyway, when the
   // first node of the backward reads them.
   bool rebuild = false;
+  size_t way = 0;  // runs Stage::ways[way - 1]; 0 stands for Stage::forward
 
   bool operator==(const SavedForm&) const = default;
 };
