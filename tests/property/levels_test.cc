@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <string_view>
 
@@ -284,6 +285,70 @@ TEST(Levels, ExceptionsOfTheObserverPassThrough) {
     options.observer = [](const Progress&) { throw Stop{}; };
     EXPECT_THROW(plan(chain, options), Stop) << planner;
   }
+}
+
+// The time of a curve at a budget.
+Nanos best(const Frontier& curve, Bytes budget) {
+  Nanos time(std::numeric_limits<int64_t>::max());
+  for (const FrontierPoint& point : curve.points) {
+    if (point.budget <= budget) time = point.time;
+  }
+  return time;
+}
+
+// Points of a curve on a machine: more memory is faster, bounds hold, and single plans agree.
+TEST(Levels, CurvesOnAMachine) {
+  int64_t points = 0, faster = 0;
+  for_chains(77, 12, any_chain(7), [&](const Chain& chain, std::mt19937_64& random) {
+    const Machine machine = random_machine(random);
+    SCOPED_TRACE(to_json(machine));
+    PlanOptions options = on(machine, Bytes());
+    options.time_limit = testing::search_limit(30'000);
+    const Frontier curve = frontier(chain, options);
+    EXPECT_EQ(curve.planner, "levels");
+    EXPECT_EQ(curve.problem, problem_id(chain));
+    ASSERT_FALSE(curve.points.empty());
+    EXPECT_LE(curve.points.back().time, baseline(lower(chain)).time);
+    const Frontier alone = frontier(chain, on({}, Bytes()));
+    EXPECT_LE(curve.points.front().budget, alone.points.front().budget);
+    for (size_t p = 0; p < curve.points.size(); ++p) {
+      const FrontierPoint& point = curve.points[p];
+      EXPECT_EQ(point.peak, point.budget);
+      EXPECT_LE(point.lower_bound, point.time);
+      if (p > 0) {
+        EXPECT_LT(curve.points[p - 1].budget, point.budget);
+        EXPECT_GT(curve.points[p - 1].time, point.time);
+        EXPECT_GE(curve.points[p - 1].lower_bound, point.lower_bound);
+      }
+      PlanOptions single = on(machine, point.budget);
+      const PlanResult at = plan(chain, single);
+      ASSERT_TRUE(at.plan);
+      EXPECT_LE(at.lower_bound, point.time);
+      EXPECT_LE(point.lower_bound, at.plan->time);
+      ++points;
+    }
+    for (const FrontierPoint& point : alone.points)
+      faster += best(curve, point.budget) < point.time;
+  });
+  EXPECT_GT(points, 20);
+  EXPECT_GT(faster, 5);
+}
+
+TEST(Levels, CurvesOnAMachineOfOtherPlannersAndProblems) {
+  const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
+  PlanOptions options = on(parse_offload("host=0.35GB/s"), Bytes());
+  options.planner = "save_on_cpu";
+  const Frontier moved = frontier(chain, options);
+  EXPECT_EQ(moved.planner, "save_on_cpu");
+  EXPECT_EQ(moved.points.size(), 1u);  // it knows one plan
+  options.planner = "chain";
+  EXPECT_THROW(frontier(chain, options), InputError);
+  options.planner = "graph_levels";
+  EXPECT_THROW(frontier(chain, options), InputError);
+  EXPECT_EQ(frontier(lower(equal_chain(3)), options).planner, "graph_levels");
+  options.planner = "levels";
+  options.time_limit = Nanos(0);
+  EXPECT_LE(frontier(chain, options).points.size(), 2u);
 }
 
 TEST(Levels, PlannersThatDoNotMoveRefuseAMachine) {
