@@ -251,6 +251,28 @@ TEST(Levels, SaveOnCpuTakesTheTimeOfEveryCopy) {
   EXPECT_GT(copies, 500);
 }
 
+// Where neither recomputing alone nor moving alone fits, `levels` finds a plan if block4 does.
+TEST(Levels, FindsAPlanWhereNeitherAloneFits) {
+  int64_t only_mixed = 0;
+  for_chains(78, 300, any_chain(7), [&](const Chain& chain, std::mt19937_64& random) {
+    const Machine machine = random_machine(random);
+    SCOPED_TRACE(to_json(machine));
+    const auto fits = [&](const char* planner, Bytes budget) {
+      PlanOptions ask = on(machine, budget);
+      ask.planner = planner;
+      return plan(chain, ask).plan.has_value();
+    };
+    const Frontier alone = frontier(chain, on({}, Bytes()));
+    for (int64_t percent = 98; percent >= 70; percent -= 7) {
+      const Bytes budget(alone.points.front().budget.count() * percent / 100);
+      if (fits("offload_only", budget) || !fits("block4", budget)) continue;
+      EXPECT_TRUE(fits("levels", budget)) << budget.count();
+      ++only_mixed;
+    }
+  });
+  EXPECT_GT(only_mixed, 5);
+}
+
 TEST(Levels, AFastChannelMakesEveryBudgetFree) {
   const Chain chain = load_chain(REPRISE_SOURCE_DIR "/data/instances/levels/period4_50.json");
   const PlanResult result = plan(chain, [] {
