@@ -56,7 +56,8 @@ class SingleBudgets {
     return below.budget >= budget || (above != samples_.end() && below.time <= above->second.time);
   }
 
-  // Plans at a budget. Returns the smallest budget for which there is a plan, if the answer names it.
+  // Plans at a budget. Returns the smallest budget for which there is a plan, if the answer names
+  // it.
   std::optional<Bytes> try_budget(int64_t budget) {
     if (known(budget)) return {};
     PlanOptions options = options_;
