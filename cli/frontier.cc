@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "command.h"
+#include "machine_arguments.h"
 #include "output.h"
 #include "power_arguments.h"
 #include "reprise/check/simulate.h"
@@ -29,22 +30,26 @@ struct FrontierArguments {
   int points = 0;  // 0: all
   std::vector<std::string> marks;
   bool json = false;
+  bool compare = false;
+  MachineArguments machine;
   std::string budget;
   std::string power;
   SearchArguments search;
 };
 
 // Draws the curve with its additions. The picture of a chain also shows the points of periodic
-// checkpoints, as far as they are found in a tenth of the time. The budgets that the user asked for
-// are marked.
+// checkpoints, as far as they are found in a tenth of the time, unless there are other curves to
+// compare with. The budgets that the user asked for are marked.
 std::string picture(const Chain* chain, const Frontier& curve, const Baseline& plain,
+                    const std::vector<ComparedCurve>& compared,
                     const FrontierArguments& arguments) {
   PlanOptions simple = search_options(arguments.search);
   simple.planner = "periodic";
   simple.time_limit = Nanos(simple.time_limit.count() / 10);
   std::vector<FrontierPoint> periodic;
-  if (chain != nullptr) periodic = frontier(*chain, simple).points;
+  if (chain != nullptr && compared.empty()) periodic = frontier(*chain, simple).points;
   SvgOptions options;
+  options.compared = compared;
   for (const std::string& mark : arguments.marks) {
     options.marks.push_back(Budget(mark).resolve(plain.peak));
   }
@@ -55,6 +60,7 @@ std::string picture(const Chain* chain, const Frontier& curve, const Baseline& p
 int run_energy_frontier(const FrontierArguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
+  options.machine = machine_of(arguments.machine);
   if (!arguments.output.empty()) require_writable(arguments.output);
   const Problem problem = load_problem(arguments.problem);
   const Power power = *power_of(arguments.power, arguments.search.quiet);
@@ -78,6 +84,10 @@ int run_energy_frontier(const FrontierArguments& arguments) {
 int run_frontier(const FrontierArguments& arguments) {
   if (!arguments.power.empty()) return run_energy_frontier(arguments);
   PlanOptions options = search_options(arguments.search);
+  options.machine = machine_of(arguments.machine);
+  if (arguments.compare && options.machine.channels.empty()) {
+    throw InputError("--compare needs a machine: give --offload or --machine, too");
+  }
   if (!options.planner.empty()) find_planner(options.planner);
   if (!arguments.output.empty()) require_writable(arguments.output);
   if (!arguments.svg.empty()) require_writable(arguments.svg);
@@ -89,6 +99,8 @@ int run_frontier(const FrontierArguments& arguments) {
   options.observer = status.observer();
   Frontier curve =
       std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
+  std::vector<ComparedCurve> compared;
+  if (arguments.compare) compared = compared_curves(problem, options);
   status.wipe();
   curve.problem = problem.id;
   if (curve.points.empty()) {
@@ -99,10 +111,12 @@ int run_frontier(const FrontierArguments& arguments) {
     return kOutOfTime;
   }
   const Baseline plain = baseline(problem.graph());
-  if (!arguments.svg.empty()) write_output(arguments.svg, picture(chain, curve, plain, arguments));
+  if (!arguments.svg.empty()) {
+    write_output(arguments.svg, picture(chain, curve, plain, compared, arguments));
+  }
   if (arguments.points > 0) curve = thinned(curve, static_cast<size_t>(arguments.points));
   if (!arguments.output.empty()) write_output(arguments.output, to_json(curve));
-  print(arguments.json ? to_json(curve) : frontier_text(curve, plain, text_options()));
+  print(arguments.json ? to_json(curve) : frontier_text(curve, plain, text_options(), compared));
   return kDone;
 }
 
@@ -127,8 +141,12 @@ void add_frontier(CLI::App& app, Handler& action) {
       ->type_name("BUDGET")
       ->needs(svg);
   command->add_flag("--json", arguments->json, "JSON on standard output instead of a table");
+  add_machine_options(*command, arguments->machine);
+  CLI::Option* compare = command->add_flag(
+      "--compare", arguments->compare,
+      "with --offload or --machine: also plans that only recompute, and that only move (chains)");
   CLI::Option* power = add_power_option(*command, arguments->power);
-  power->excludes(svg);
+  power->excludes(svg)->excludes(compare);
   CLI::Option* budget =
       command
           ->add_option("--budget,-b", arguments->budget,
@@ -139,7 +157,8 @@ void add_frontier(CLI::App& app, Handler& action) {
   add_search_options(*command, arguments->search, "60s");
   command->footer(
       "Examples:\n  reprise frontier densenet121.json -o frontier.json --svg frontier.svg --mark "
-      "60%\n  reprise frontier densenet121.json --budget 60% --power static=20W,dynamic=45W");
+      "60%\n  reprise frontier densenet121.json --offload host=12GB/s --compare --svg frontier.svg"
+      "\n  reprise frontier densenet121.json --budget 60% --power static=20W,dynamic=45W");
   command->callback(
       [arguments, &action] { action = [arguments] { return run_frontier(*arguments); }; });
 }

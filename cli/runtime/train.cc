@@ -33,6 +33,7 @@ struct TrainArguments {
   int64_t steps = 0, epochs = 1, test = 2000, save_every = 0;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
+  bool offload_optimizer = false;
   bool consume_gradients = false, shard_optimizer = false, no_check = false, json = false,
        quiet = false;
 };
@@ -110,6 +111,7 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
     }
     options.offload.machine = load_machine(arguments.machine);
   }
+  options.offload_optimizer = arguments.offload_optimizer;
   options.consume_gradients = arguments.consume_gradients;
   options.shard_optimizer = arguments.shard_optimizer;
   options.micro_batches = micro_batches(arguments.micro_batches);
@@ -128,6 +130,11 @@ std::string what_else(const TrainArguments& arguments, training::TrainMode mode)
   if (mode == training::TrainMode::kChain) return ", or try --mode graph";
   std::vector<std::string> all;
   if (!arguments.consume_gradients) all.emplace_back("--consume-gradients");
+  const bool has_disk = arguments.offload.rfind("disk:", 0) == 0;
+  const bool has_state = arguments.optimizer != "sgd" || arguments.momentum > 0;
+  if (arguments.consume_gradients && has_disk && has_state && !arguments.offload_optimizer) {
+    all.emplace_back("--offload-optimizer");
+  }
   if (arguments.micro_batches == "1") all.emplace_back("--micro-batches auto");
   if (arguments.alternatives.allow == Exactness::kBitwise) all.emplace_back("--allow rounding");
   return all.empty() ? "" : fmt::format(", or try {}", fmt::join(all, " or "));
@@ -291,6 +298,8 @@ void add_train(CLI::App& app, Handler& action) {
       "  reprise train --model densenet121 --data fashion-mnist --budget 60% --steps 50\n"
       "  reprise train --model unet --mode chain --budget 50% --steps 50\n"
       "  reprise train --model gpt --budget 40% --offload disk:/tmp --steps 50\n"
+      "  reprise train --model gpt --budget 40% --optimizer adam --consume-gradients --offload "
+      "disk:/tmp --offload-optimizer\n"
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
       "  reprise train --model gpt --steps 500 --state run1 --save-every 50\n"
@@ -324,6 +333,10 @@ void add_train(CLI::App& app, Handler& action) {
        "the disk is measured first. \"auto\" takes a disk in the temporary directory, and "
        "\"auto:DIR\" one in DIR, if that makes the step faster",
        "disk:DIR|auto");
+  command->add_flag(
+      "--offload-optimizer", arguments->offload_optimizer,
+      "with --offload disk:DIR and --consume-gradients: the optimizer's state lies on "
+      "the disk between the steps, and comes for each parameter's update");
   text("--machine", arguments->machine,
        "with --offload: the bandwidths of the disk, in place of measuring them", "FILE");
   text("--save-machine", arguments->save_machine,

@@ -120,6 +120,10 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     static_cast<double>(in.bytes_per_second) / 1e9,
                     in.shares >= 0 ? ", in turns" : ""));
   }
+  if (report.optimizer_state_away > Bytes(0)) {
+    row(text, "optimizer's state", "-", format_bytes(report.optimizer_state_away),
+        "on the disk between the steps");
+  }
   if (whole > 0) {
     row(text, "memory saved", "-",
         of_whole(100 - percent(report.measured_peak.count(), whole), ""));
@@ -225,6 +229,9 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["waited_ns"] = report.moved->waited.count();
     if (!report.moved->choice.empty()) json["offload_choice"] = report.moved->choice;
     json["machine"] = nlohmann::ordered_json::parse(to_json(report.machine));
+    if (report.optimizer_state_away > Bytes(0)) {
+      json["optimizer_state_away_bytes"] = report.optimizer_state_away.count();
+    }
   }
   if (report.accuracy) {
     json["accuracy"] = *report.accuracy;

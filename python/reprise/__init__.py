@@ -35,6 +35,7 @@ from ._planning.graph import Choice, Graph, Op, Realization, Value, Variant
 from ._planning.measured import Profile, RunLog, RunLogEntry, StepCost, TimeSpread
 from ._planning.plan import Action, Baseline, Plan, ProblemId
 from ._planning.planning import Planner, plan, planners
+from ._planning.problems import parse_offload
 from ._planning.report import ReportNotes, report_html
 from ._planning.result import PlanResult, SearchCost
 from .errors import BudgetError, Error, InputError, InternalError
@@ -209,6 +210,7 @@ __all__ = [
     "nn",
     "online",
     "parse_bytes",
+    "parse_offload",
     "peak_bytes",
     "pipeline",
     "pipeline_stage",

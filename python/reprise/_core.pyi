@@ -31,6 +31,7 @@ def plan(
     time_limit_ns: int,
     threads: int,
     allow: str,
+    machine: str | None,
     observer: Callable[[str, float, str], None] | None,
 ) -> dict[str, Any]:
     """Returns the keyword arguments of PlanResult. The plan is a JSON text or None."""
@@ -65,22 +66,36 @@ def frontier(
     time_limit_ns: int,
     threads: int,
     allow: str,
+    machine: str | None,
     observer: Callable[[str, float, str], None] | None,
 ) -> tuple[str, tuple[int, int]]:
     """Returns the frontier, and the peak and the time of plain training."""
 
 def frontier_svg(
-    curve: str, plain_peak: int, plain_time: int, marks: Sequence[int], title: str
+    curve: str,
+    plain_peak: int,
+    plain_time: int,
+    marks: Sequence[int],
+    title: str,
+    compared: Sequence[tuple[str, str]],
 ) -> str:
-    """Returns the picture of a frontier as SVG. Marks are budgets in bytes."""
+    """Returns the picture of a frontier as SVG.
+
+    Marks are budgets in bytes. Frontiers to compare with have a name and a JSON form.
+    """
 
 def verify(
-    problem: str, problem_name: str, plan: str, plan_name: str, budget: int | str | None
+    problem: str,
+    problem_name: str,
+    plan: str,
+    plan_name: str,
+    budget: int | str | None,
+    machine: str | None,
 ) -> str:
     """Returns the violations as a JSON object with the key "violations"."""
 
 def simulate(
-    problem: str, problem_name: str, plan: str, plan_name: str
+    problem: str, problem_name: str, plan: str, plan_name: str, machine: str | None
 ) -> tuple[list[tuple[int, int, int, int]], int, int, int, int]:
     """Returns the fields of Timeline in their order. Each step has the fields of TimelineStep."""
 
@@ -104,6 +119,9 @@ def report_html(
 
 def planners() -> str:
     """Returns the list of planners as JSON."""
+
+def parse_offload(text: str) -> str:
+    """Returns the machine that a text such as "host=12GB/s" stands for."""
 
 def parse_bytes(text: str) -> int:
     """Returns the bytes that a text such as "8 GiB" stands for.

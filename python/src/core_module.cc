@@ -47,24 +47,31 @@ Exactness exactness_of(const Text& name) {
   throw InputError("allow is \"bitwise\", \"rounding\" or \"approximate\", not \"" + name + "\"");
 }
 
+Machine machine_of(const std::optional<Text>& machine) {
+  return machine ? parse_machine(*machine, "machine") : Machine();
+}
+
 PlanOptions options_of(const Text& planner, const Text& schedule_class, int64_t time_limit_ns,
-                       int threads, const Text& allow, const ObserverArgument& observer) {
+                       int threads, const Text& allow, const std::optional<Text>& machine,
+                       const ObserverArgument& observer) {
   return {.planner = planner,
           .schedule_class = schedule_class,
           .time_limit = Nanos(time_limit_ns),
           .threads = threads,
           .allow = exactness_of(allow),
-          .observer = observer_of(observer)};
+          .observer = observer_of(observer),
+          .machine = machine_of(machine)};
 }
 
 py::dict plan_problem(const Text& text, const Text& name, const BudgetArgument& budget,
                       const Text& planner, const Text& schedule_class, int64_t time_limit_ns,
-                      int threads, const Text& allow, const ObserverArgument& observer) {
+                      int threads, const Text& allow, const std::optional<Text>& machine,
+                      const ObserverArgument& observer) {
   PlanResult result;
   {
     py::gil_scoped_release no_gil;
     PlanOptions options =
-        options_of(planner, schedule_class, time_limit_ns, threads, allow, observer);
+        options_of(planner, schedule_class, time_limit_ns, threads, allow, machine, observer);
     options.budget = budget_of(budget);
     const Problem problem = parse_problem(text, name);
     result = std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
@@ -76,9 +83,10 @@ py::dict plan_problem(const Text& text, const Text& name, const BudgetArgument& 
 
 std::pair<Text, std::pair<int64_t, int64_t>> find_frontier(
     const Text& text, const Text& name, const Text& planner, const Text& schedule_class,
-    int64_t time_limit_ns, int threads, const Text& allow, const ObserverArgument& observer) {
+    int64_t time_limit_ns, int threads, const Text& allow, const std::optional<Text>& machine,
+    const ObserverArgument& observer) {
   const PlanOptions options =
-      options_of(planner, schedule_class, time_limit_ns, threads, allow, observer);
+      options_of(planner, schedule_class, time_limit_ns, threads, allow, machine, observer);
   const Problem problem = parse_problem(text, name);
   Frontier curve =
       std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
@@ -126,31 +134,35 @@ std::pair<int64_t, std::vector<int64_t>> simulate_pipeline(const Text& problem,
 }
 
 Text draw_frontier(const Text& curve, int64_t plain_peak, int64_t plain_time,
-                   const std::vector<int64_t>& marks, const Text& title) {
+                   const std::vector<int64_t>& marks, const Text& title,
+                   const std::vector<std::pair<Text, Text>>& compared) {
   SvgOptions options{.title = title};
+  for (const auto& [name, other] : compared) {
+    options.compared.push_back({name, parse_frontier(other).points});
+  }
   for (const int64_t mark : marks) options.marks.emplace_back(mark);
   return frontier_svg(parse_frontier(curve), {Bytes(plain_peak), Nanos(plain_time)}, {}, options);
 }
 
 Text verify_plan(const Text& problem_text, const Text& problem_name, const Text& plan_text,
-                 const Text& plan_name, const BudgetArgument& budget) {
+                 const Text& plan_name, const BudgetArgument& budget,
+                 const std::optional<Text>& machine) {
   const Problem problem = parse_problem(problem_text, problem_name);
   const Plan plan = parse_plan(plan_text, plan_name);
   const Graph graph = problem.graph(plan);
   const bool own = std::holds_alternative<std::monostate>(budget);
   const Bytes limit = own ? plan.budget : budget_of(budget).resolve(baseline(problem.graph()).peak);
-  return violations_json(verify(graph, plan, limit, problem.id), plan, limit);
+  return violations_json(verify(graph, plan, limit, problem.id, machine_of(machine)), plan, limit);
 }
 
 using Steps = std::vector<std::array<int64_t, 4>>;
 
-std::tuple<Steps, int64_t, int64_t, int64_t, int64_t> simulate_plan(const Text& problem_text,
-                                                                    const Text& problem_name,
-                                                                    const Text& plan_text,
-                                                                    const Text& plan_name) {
+std::tuple<Steps, int64_t, int64_t, int64_t, int64_t> simulate_plan(
+    const Text& problem_text, const Text& problem_name, const Text& plan_text,
+    const Text& plan_name, const std::optional<Text>& machine) {
   const Problem problem = parse_problem(problem_text, problem_name);
   const Plan plan = parse_plan(plan_text, plan_name);
-  const Timeline line = simulate(problem.graph(plan), plan);
+  const Timeline line = simulate(problem.graph(plan), plan, machine_of(machine));
   Steps steps;
   for (const TimelineStep& s : line.steps) {
     steps.push_back({s.during.count(), s.after.count(), s.start.count(), s.time.count()});
@@ -164,8 +176,7 @@ std::pair<Text, Text> explain_plan(const Text& problem_text, const Text& problem
                                    const std::optional<Text>& machine) {
   const Problem problem = parse_problem(problem_text, problem_name);
   const Plan plan = parse_plan(plan_text, plan_name);
-  const Machine memories = machine ? parse_machine(*machine, "machine") : Machine();
-  const Explanation found = explain(problem.graph(plan), plan, memories);
+  const Explanation found = explain(problem.graph(plan), plan, machine_of(machine));
   return {explanation_json(found), explanation_text(found)};
 }
 
@@ -178,7 +189,7 @@ Text report_page(const Text& problem_text, const Text& problem_name, const Text&
   ReportInput input{.problem = parse_problem(problem_text, problem_name),
                     .plan = parse_plan(plan_text, plan_name)};
   if (run_log) input.run_log = parse_run_log(*run_log, run_log_name);
-  if (machine) input.machine = parse_machine(*machine, "machine");
+  input.machine = machine_of(machine);
   for (auto& [title, about, rows] : notes) {
     input.notes.push_back({std::move(title), std::move(about), std::move(rows)});
   }
@@ -211,7 +222,7 @@ PYBIND11_MODULE(_core, m) {
       py::arg("text"), py::arg("name"), NoGil());
   m.def("plan", &plan_problem, py::arg("text"), py::arg("name"), py::arg("budget"), py::kw_only(),
         py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
-        py::arg("allow"), py::arg("observer"));
+        py::arg("allow"), py::arg("machine"), py::arg("observer"));
   m.def("plan_pipeline", &plan_of_pipeline, py::arg("text"), py::arg("name"), py::kw_only(),
         py::arg("budget"), py::arg("planner"), py::arg("cuts"), py::arg("parts_per_device"),
         py::arg("time_limit_ns"), NoGil());
@@ -219,18 +230,21 @@ PYBIND11_MODULE(_core, m) {
   m.def("simulate_pipeline", &simulate_pipeline, py::arg("problem"), py::arg("plan"), NoGil());
   m.def("frontier", &find_frontier, py::arg("text"), py::arg("name"), py::kw_only(),
         py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
-        py::arg("allow"), py::arg("observer"), NoGil());
+        py::arg("allow"), py::arg("machine"), py::arg("observer"), NoGil());
   m.def("frontier_svg", &draw_frontier, py::arg("curve"), py::arg("plain_peak"),
-        py::arg("plain_time"), py::arg("marks"), py::arg("title"), NoGil());
+        py::arg("plain_time"), py::arg("marks"), py::arg("title"), py::arg("compared"), NoGil());
   m.def("verify", &verify_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
-        py::arg("plan_name"), py::arg("budget"), NoGil());
+        py::arg("plan_name"), py::arg("budget"), py::arg("machine"), NoGil());
   m.def("simulate", &simulate_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
-        py::arg("plan_name"), NoGil());
+        py::arg("plan_name"), py::arg("machine"), NoGil());
   m.def("explain", &explain_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), py::arg("machine"), NoGil());
   m.def("report_html", &report_page, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),
         py::arg("plan_name"), py::arg("run_log"), py::arg("run_log_name"), py::arg("machine"),
         py::arg("notes"), py::arg("time_limit_ns"), NoGil());
+  m.def(
+      "parse_offload", [](const Text& text) { return to_json(parse_offload(text)); },
+      py::arg("text"));
   m.def("planners", [] { return planners_json(planners()); });
   m.def(
       "parse_bytes", [](const Text& text) { return parse_bytes(text).count(); }, py::arg("text"));

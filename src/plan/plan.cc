@@ -12,6 +12,7 @@
 #include "plan/common/admissible.h"
 #include "plan/common/candidates.h"
 #include "plan/homes/homes.h"
+#include "plan/single_budgets.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
@@ -192,9 +193,16 @@ void refuse_homes_on_devices(const PlannerInfo& planner) {
 void refuse_homes(const Graph& graph) {
   if (!has_homes(graph)) return;
   throw InputError(
-      "values of this graph live in another memory than the device (home), and there is no curve "
-      "of "
-      "such graphs: plan single budgets");
+      "values of this graph live in another memory than the device (home): its curve needs the "
+      "machine with that memory");
+}
+
+template <class Model>
+Frontier frontier_on_machine(const Model& model, const Graph& graph, const PlanOptions& options) {
+  const auto ask = [&](const PlanOptions& one) { return plan(model, one); };
+  Frontier curve = internal::curve_of_single_budgets(ask, options, baseline(graph).peak);
+  curve.problem = problem_id(model);
+  return curve;
 }
 
 }  // namespace
@@ -272,9 +280,9 @@ PlanResult plan(const Join& join, const PlanOptions& options) {
 Frontier frontier(const Chain& chain, const PlanOptions& options) {
   validate(chain);
   check_options(options);
+  if (!options.machine.channels.empty()) return frontier_on_machine(chain, lower(chain), options);
   const PlannerInfo& planner =
       chosen_planner(options, "chain", "curves of chains", &PlannerInfo::chain_frontier);
-  check_machine(planner, options.machine);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
   const Graph whole = admissible == chain ? graph : lower(chain);
@@ -288,11 +296,11 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
 
 Frontier frontier(const Graph& graph, const PlanOptions& options) {
   validate(graph);
-  refuse_homes(graph);
   check_options(options);
+  if (!options.machine.channels.empty()) return frontier_on_machine(graph, graph, options);
+  refuse_homes(graph);
   const PlannerInfo& planner =
       chosen_planner(options, "graph", "curves of graphs", &PlannerInfo::graph_frontier);
-  check_machine(planner, options.machine);
   const Graph admissible = admissible_for(planner, graph, options);
   const Baseline plain = baseline(graph);
   const Bytes unlimited = Budget().resolve(Bytes());

@@ -12,9 +12,10 @@ Facts::Facts(const ReportInput& source)
     : input(source),
       graph(source.problem.graph(source.plan)),
       names(op_names(source.problem, graph)),
-      plain_actions(with_frees(graph, plain_runs(graph))),
+      plain_graph(has_homes(graph) ? with_all_on_device(graph) : graph),
+      plain_actions(with_frees(plain_graph, plain_runs(plain_graph))),
       plan(walk(graph, source.plan.actions, source.machine)),
-      plain(walk(graph, plain_actions)),
+      plain(walk(plain_graph, plain_actions)),
       explanation(explain(graph, source.plan, source.machine)),
       violations(verify(graph, source.plan, source.plan.budget,
                         source.problem.id_for(source.plan.problem), source.machine)) {

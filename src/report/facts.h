@@ -18,6 +18,7 @@ struct Facts {
   const ReportInput& input;
   Graph graph;
   std::vector<std::string> names;  // names of the ops, for people: a chain's with the stage
+  Graph plain_graph;               // of plain training, where everything lives on the device
   std::vector<Action> plain_actions;
   Walk plan, plain;
   Explanation explanation;

@@ -18,6 +18,8 @@ namespace {
 constexpr const char* kOwnStyle =
     "<style>text{fill:#2b2b2b}.panel{fill:#fbfbf8;stroke:#d9d9d4}.grid{stroke:#d9d9d4}"
     ".axis{stroke:#2b2b2b;fill:none}.curve{stroke:#1f5fa8;stroke-width:2;fill:none}"
+    ".compared0{stroke:#2f9479;stroke-width:1.6;stroke-dasharray:7 4;fill:none}"
+    ".compared1{stroke:#8a6d1a;stroke-width:1.6;stroke-dasharray:2 4;fill:none}"
     ".bound{stroke:#1f5fa8;stroke-width:1.2;stroke-dasharray:2 3;fill:none}"
     ".mark{stroke:#2b2b2b;stroke-dasharray:5 4;fill:none}.nothing{fill:#d9d9d4;fill-opacity:.55}"
     ".plain{fill:#b3261e;stroke:#b3261e}.periodic{fill:#fbfbf8;stroke:#8a6d1a}"
@@ -64,6 +66,14 @@ class Picture {
     if (extras_.chosen) include(*extras_.chosen);
     for (const Bytes mark : options_.marks) {
       most_bytes = std::max(most_bytes, static_cast<double>(mark.count()));
+    }
+    // A curve that is much slower would squeeze the one that the picture is about.
+    const double limit =
+        std::max(1.5 * static_cast<double>(baseline_.time.count()), most + 0.6 * (most - least));
+    for (const ComparedCurve& other : options_.compared) {
+      for (const FrontierPoint& point : other.points) {
+        if (static_cast<double>(point.time.count()) <= limit) include(point);
+      }
     }
 
     const double span = std::max({most - least, 0.05 * most, 1.0});
@@ -140,10 +150,16 @@ class Picture {
 
   void draw_curve() {
     if (has_bound()) {
-      steps("bound", [](const FrontierPoint& at) { return at.lower_bound; });
+      steps(frontier_.points, "bound", [](const FrontierPoint& at) { return at.lower_bound; });
     }
-    steps("curve", [](const FrontierPoint& at) { return at.time; });
+    const auto time = [](const FrontierPoint& at) { return at.time; };
+    for (size_t k = 0; k < options_.compared.size(); ++k) {
+      steps(options_.compared[k].points, compared_style(k).c_str(), time);
+    }
+    steps(frontier_.points, "curve", time);
   }
+
+  static std::string compared_style(size_t k) { return fmt::format("compared{}", k % 2); }
 
   bool has_bound() const {
     return extras_.bounds &&
@@ -151,15 +167,23 @@ class Picture {
                        [](const FrontierPoint& at) { return at.lower_bound < at.time; });
   }
 
+  // Points above the picture are left out, and the path comes from its top.
   template <class Time>
-  void steps(const char* style, const Time& time) {
+  void steps(std::span<const FrontierPoint> points, const char* style, const Time& time) {
     std::string path;
-    for (const FrontierPoint& at : frontier_.points) {
+    bool above = false;
+    for (const FrontierPoint& at : points) {
       const double x = x_.pixel(static_cast<double>(at.budget.count()));
+      if (static_cast<double>(time(at).count()) > y_.to) {
+        above = true;
+        continue;
+      }
+      if (path.empty() && above) path = fmt::format("M{:.1f} {:.1f}", x, y_.end);
       const double y = std::min(y_.start, y_.pixel(static_cast<double>(time(at).count())));
       path +=
           path.empty() ? fmt::format("M{:.1f} {:.1f}", x, y) : fmt::format("H{:.1f}V{:.1f}", x, y);
     }
+    if (path.empty()) return;
     path += fmt::format("H{:.1f}", x_.end);
     svg_ += fmt::format("<path d=\"{}\" class=\"{}\"/>\n", path, style);
   }
@@ -225,6 +249,9 @@ class Picture {
     entry(line("curve"), "planner " + shortened(frontier_.planner, 24));
     if (has_bound()) entry(line("bound"), "lower bound");
     entry(dot("plain"), "plain training");
+    for (size_t k = 0; k < options_.compared.size(); ++k) {
+      entry(line(compared_style(k).c_str()), shortened(options_.compared[k].name, 24));
+    }
     if (!periodic_.empty()) entry(dot("periodic"), "periodic checkpoints");
   }
 

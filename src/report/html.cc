@@ -63,11 +63,12 @@ void add_point(std::vector<FrontierPoint>& points, const FrontierPoint& point) {
   points.insert(behind, point);
 }
 
-// The curve of a graph consists of plans that were found in a short time. The plan of the page
-// belongs to it.
-Frontier graph_curve(const ReportInput& input, const PlanOptions& options) {
+// The curve of a graph or of a machine consists of plans that were found in a short time. The plan
+// of the page belongs to it.
+Frontier searched_curve(const ReportInput& input, const PlanOptions& options) {
   const Graph graph = input.problem.graph();
-  Frontier curve = frontier(graph, options);
+  Frontier curve =
+      std::visit([&](const auto& model) { return frontier(model, options); }, input.problem.model);
   const Plan& plan = input.plan;
   if (plan.schedule_class == curve.schedule_class &&
       verify(graph, plan, plan.budget, input.machine).empty()) {
@@ -100,10 +101,19 @@ std::string report_html(const ReportInput& input) {
 
 void add_curves(ReportInput& input, const PlanOptions& options) {
   const Chain* chain = input.problem.chain();
+  const bool moves = !input.machine.channels.empty();
+  PlanOptions asked = options;
+  asked.machine = input.machine;
+  if (moves) asked.time_limit = Nanos(options.time_limit.count() / 2);
   if (!input.frontier) {
-    Frontier curve = chain ? frontier(*chain, options) : graph_curve(input, options);
+    const bool exact = chain != nullptr && !moves;
+    Frontier curve = exact ? frontier(*chain, asked) : searched_curve(input, asked);
     curve.problem = input.problem.id;
     if (!curve.points.empty()) input.frontier = std::move(curve);
+  }
+  if (moves) {
+    if (input.compared.empty()) input.compared = compared_curves(input.problem, asked);
+    return;
   }
   if (chain == nullptr || !input.periodic.empty()) return;
   PlanOptions simple = options;

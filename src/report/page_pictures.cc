@@ -166,14 +166,18 @@ std::string frontier_section(const Facts& facts) {
   }
   const Plan& plan = facts.input.plan;
   text +=
-      facts.input.problem.chain()
+      !facts.input.machine.channels.empty()
+          ? "<p>The best time of a step that was found for every budget, where values may move. "
+            "Further left, memory is paid for with time.</p>\n"
+      : facts.input.problem.chain()
           ? "<p>The best time of a step for every budget. To the right of plain training's point "
             "nothing can be gained; further left, memory is paid for with time.</p>\n"
           : "<p>The best time of a step that was found for every budget. Further left, memory is "
             "paid for with time. Plain training stands above the curve where there are faster "
             "ways to run its operations.</p>\n";
   const Bytes at = budget_in_sight(facts) ? plan.budget : plan.peak;
-  const SvgOptions options = {.title = "", .width = 960, .height = 420, .marks = {}};
+  const SvgOptions options = {
+      .title = "", .width = 960, .height = 420, .marks = {}, .compared = facts.input.compared};
   FrontierExtras extras;
   extras.chosen =
       FrontierPoint{at, facts.plan.timeline.peak, facts.plan.timeline.time, plan.lower_bound};

@@ -87,6 +87,8 @@ svg { display: block; }
 .measured { stroke: var(--ink); stroke-width: 2; }
 .peak { stroke: var(--bad); stroke-width: 9; stroke-linecap: round; }
 .curve { stroke: var(--accent); stroke-width: 2.2; }
+.compared0 { stroke: var(--backward); stroke-width: 1.6; stroke-dasharray: 7 4; }
+.compared1 { stroke: var(--periodic); stroke-width: 1.6; stroke-dasharray: 2 4; }
 .bound { stroke: var(--accent); stroke-width: 1.3; stroke-dasharray: 2 3; }
 .mark { stroke: var(--soft); stroke-dasharray: 5 4; }
 .nothing { fill: var(--line); fill-opacity: .45; }

@@ -300,8 +300,21 @@ std::string plan_text(const PlanResult& result, const TextOptions& options) {
   return heading(title, options) + table.text();
 }
 
+namespace {
+
+// The time of a curve at a budget, over plain training's.
+std::string time_at(const ComparedCurve& curve, Bytes budget, const Baseline& baseline) {
+  const FrontierPoint* best = nullptr;
+  for (const FrontierPoint& point : curve.points) {
+    if (point.budget <= budget) best = &point;
+  }
+  return best == nullptr ? "no plan" : relative_change(best->time.count(), baseline.time.count());
+}
+
+}  // namespace
+
 std::string frontier_text(const Frontier& frontier, const Baseline& baseline,
-                          const TextOptions& options) {
+                          const TextOptions& options, std::span<const ComparedCurve> compared) {
   Table table;
   table.column("budget", Align::kRight)
       .column("bytes", Align::kRight)
@@ -309,15 +322,22 @@ std::string frontier_text(const Frontier& frontier, const Baseline& baseline,
       .column("time", Align::kRight)
       .column("over plain", Align::kRight)
       .column("gap", Align::kRight);
+  for (const ComparedCurve& curve : compared) table.column(printable(curve.name), Align::kRight);
   const std::vector<FrontierPoint>& points = frontier.points;
   const size_t shown = std::min(points.size(), std::max<size_t>(options.rows, 2));
   for (size_t row = 0; row < shown; ++row) {
     const size_t index = shown == points.size() ? row : row * (points.size() - 1) / (shown - 1);
     const FrontierPoint& point = points[index];
-    table.row({format_bytes(point.budget), std::to_string(point.budget.count()),
-               share(point.budget.count(), baseline.peak.count()), format_duration(point.time),
-               relative_change(point.time.count(), baseline.time.count()),
-               relative_change(point.time.count(), point.lower_bound.count())});
+    std::vector<std::string> cells{format_bytes(point.budget),
+                                   std::to_string(point.budget.count()),
+                                   share(point.budget.count(), baseline.peak.count()),
+                                   format_duration(point.time),
+                                   relative_change(point.time.count(), baseline.time.count()),
+                                   relative_change(point.time.count(), point.lower_bound.count())};
+    for (const ComparedCurve& curve : compared) {
+      cells.push_back(time_at(curve, point.budget, baseline));
+    }
+    table.row(std::move(cells));
   }
   std::string text =
       heading(fmt::format("Best time of every budget: {}, planner {}",

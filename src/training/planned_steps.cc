@@ -138,6 +138,7 @@ class GraphSteps final : public PlannedSteps {
     options.plan.time_limit = options_.time_limit;
     if (!options_.planner.empty()) options.plan.planner = options_.planner;
     options.plan.offload = options_.offload;
+    options.plan.offload_optimizer = options_.offload_optimizer;
     options.plan.observer = options_.observer;
     options.infeasible_is_an_answer = true;
     if (!options_.parts_from.empty()) options.body = training_body(model_, options_.parts_from);
@@ -168,6 +169,9 @@ class GraphSteps final : public PlannedSteps {
   MovedInStep moved() const override {
     const CapturedStepReport step = found_->step.last_step();
     return {step.moved_out, step.moved_in, step.waited, step.offload_choice};
+  }
+  void fetch_optimizer_state() override {
+    if (found_) found_->step.fetch_optimizer_state();
   }
   void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return found_->step.run_log(); }

@@ -56,6 +56,8 @@ class PlannedSteps {
   // Chain mode and graph mode: the memories of the plan, and what the last step moved to them.
   virtual Machine machine() const { return {}; }
   virtual MovedInStep moved() const { return {}; }
+  // Graph mode: see CapturedStep::fetch_optimizer_state().
+  virtual void fetch_optimizer_state() {}
   // See Remat::log_steps().
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;

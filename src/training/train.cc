@@ -71,6 +71,15 @@ std::string why_chain_without_capture(const TrainOptions& options) {
   return {};
 }
 
+// Returns the bytes of the values that lie in another memory before the step.
+Bytes bytes_away(const Profile& profile) {
+  Bytes sum;
+  for (const Value& value : std::get<Graph>(profile.problem).values) {
+    if (!value.home.empty() && value.kind == ValueKind::kInput) sum += value.bytes;
+  }
+  return sum;
+}
+
 class Training {
  public:
   // `why_chain` is the reason if the caller has already turned kAuto into kChain. `saved` may be
@@ -152,6 +161,7 @@ class Training {
   }
 
   void save(int64_t step) const {
+    planned_->fetch_optimizer_state();
     const std::optional<Plan>& plan = planned_->planned().plan;  // none in online mode
     saved_->save(parts(), step, planned_->parts(), plan ? &*plan : nullptr);
   }
@@ -185,6 +195,7 @@ class Training {
     Outcome all{Parked({loss.detach()}), Parked(gradients), Parked(buffers_),
                 RandomState(c10::kCPU)};
     if (options_.consume_gradients) {
+      planned_->fetch_optimizer_state();
       all.parameters = Parked(parameters_);
       all.state = state_of(*optimizer_, parameters_);
     }
@@ -202,6 +213,7 @@ class Training {
   Before before() const {
     Before all{Parked(buffers_), RandomState(c10::kCPU)};
     if (options_.consume_gradients) {
+      planned_->fetch_optimizer_state();
       all.parameters = Parked(parameters_);
       all.state = state_of(*optimizer_, parameters_);
     }
@@ -213,6 +225,7 @@ class Training {
     saved.random.restore();
     put_back(buffers_, saved.buffers);
     if (!options_.consume_gradients) return;
+    planned_->fetch_optimizer_state();
     put_back(parameters_, saved.parameters);
     put_back(*optimizer_, parameters_, saved.state);
   }
@@ -222,6 +235,8 @@ class Training {
   std::optional<Outcome> try_step(Kind kind, TimedRun& time, bool keep) {
     const bool planned = kind == Kind::kPlanned;
     const Before saved = before();
+    // The first step sends the optimizer's state away, and a step in training finds it there.
+    if (planned && options_.offload_optimizer && !keep) run_step(kind);
     std::optional<Outcome> result;
     {
       reset_peak(c10::kCPU);
@@ -340,6 +355,7 @@ class Training {
     report_.profile = planned_->profile();
     report_.processor_percent = report_.profile.processor_percent;
     report_.machine = planned_->machine();
+    if (options_.offload_optimizer) report_.optimizer_state_away = bytes_away(report_.profile);
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;

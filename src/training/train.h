@@ -54,6 +54,9 @@ struct TrainOptions {
   std::string planner = {};  // empty: the mode's own
   // Chain mode and graph mode: where values may move while nothing reads them.
   runtime::OffloadOptions offload = {};
+  // With `consume_gradients`: the optimizer's state lies in that memory between the steps
+  // (StepPlanOptions::offload_optimizer).
+  bool offload_optimizer = false;
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
@@ -177,6 +180,7 @@ struct TrainReport {
   // With TrainOptions::offload: the memories, and what the last step moved.
   Machine machine;
   std::optional<MovedInStep> moved;
+  Bytes optimizer_state_away;  // with TrainOptions::offload_optimizer: the bytes between the steps
   std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;

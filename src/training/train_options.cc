@@ -28,6 +28,26 @@ void validate_for_online(const TrainOptions& options) {
   }
 }
 
+void validate_for_optimizer_state(const TrainOptions& options) {
+  if (!options.offload_optimizer) return;
+  if (options.mode == TrainMode::kChain || options.mode == TrainMode::kOnline) {
+    throw InputError(
+        "--offload-optimizer needs --mode graph: only there the optimizer is inside the step");
+  }
+  if (options.offload.to.empty() || options.offload.to.rfind("auto", 0) == 0) {
+    throw InputError("--offload-optimizer needs a memory by name: add --offload disk:DIRECTORY");
+  }
+  if (!options.consume_gradients) {
+    throw InputError(
+        "--offload-optimizer needs --consume-gradients: the optimizer inside the step");
+  }
+  if (options.optimizer == OptimizerKind::kSgd && options.momentum == 0) {
+    throw InputError(
+        "--offload-optimizer moves the optimizer's state, and plain SGD has none: add --momentum "
+        "or --optimizer adam, or leave it out");
+  }
+}
+
 void validate_for_group(const TrainOptions& options) {
   if (options.group == nullptr) {
     if (!options.shard_optimizer) return;
@@ -43,6 +63,9 @@ void validate_for_group(const TrainOptions& options) {
         "--state is for one process: a file has the random state and the statistics of one rank. "
         "reprise.save_state() of Python saves those of all");
   }
+  if (options.offload_optimizer) {
+    throw InputError("--offload-optimizer is for one process: leave it out under torchrun");
+  }
   if (options.shard_optimizer && !options.consume_gradients) {
     throw InputError("--shard-optimizer needs --consume-gradients: the optimizer inside the step");
   }
@@ -56,6 +79,7 @@ void validate_for_group(const TrainOptions& options) {
 void validate(const TrainOptions& options) {
   if (options.mode == TrainMode::kOnline) validate_for_online(options);
   validate_for_group(options);
+  validate_for_optimizer_state(options);
   const bool is_chain = options.mode == TrainMode::kChain;
   if (is_chain) {
     validate_for_chain(options.alternatives);

@@ -188,6 +188,24 @@ class FrontierTest(ProgramTest):
                 self.run_program("plan", CHAIN, "--budget", point["budget_bytes"]).stdout)
             self.assertEqual(plan["time_ns"], point["time_ns"])
 
+    def test_on_a_machine(self):
+        svg = self.folder / "m.svg"
+        options = ["--offload", "host=1GB/s", "--time-limit", "1s"]
+        result = self.run_program("frontier", CHAIN, *options, "--compare", "--svg", svg)
+        for words in ("planner levels", "recomputing alone", "moving alone"):
+            self.assertIn(words, result.stdout)
+        self.assertIn("moving alone", svg.read_text(encoding="utf-8"))
+        points = json.loads(self.run_program("frontier", CHAIN, *options, "--json").stdout)["points"]
+        plan = self.folder / "plan.json"
+        for point in points[:: max(1, len(points) // 3)]:
+            self.run_program("plan", CHAIN, "--budget", point["budget_bytes"], "--offload",
+                             "host=1GB/s", "-o", plan)
+            self.assertGreaterEqual(json.loads(plan.read_text())["time_ns"],
+                                    point["lower_bound_ns"])
+        refused = self.run_program("frontier", CHAIN, "--compare", expect=BAD_INPUT)
+        self.assertIn("--offload", refused.stderr)
+        self.run_program("frontier", CHAIN, *options, "--planner", "chain", expect=BAD_INPUT)
+
     def test_graphs(self):
         graph, svg = self.write("graph.json", GRAPH), self.folder / "g.svg"
         points = json.loads(

@@ -126,6 +126,56 @@ class TrainTest(ProgramTest):
                 self.assertIn(words, self.train(*GPT, *wrong, "--steps", "1",
                                                 expect=BAD_INPUT).stderr)
 
+    def test_keeps_the_optimizers_state_on_a_disk(self):
+        scratch, fast = self.folder / "scratch", self.folder / "fast.json"
+        scratch.mkdir()
+        channel = {"bytes_per_second": 100_000_000_000, "latency_ns": 0}
+        fast.write_text(json.dumps({
+            "format": "reprise.machine", "version": 1,
+            "memories": [{"name": "device"}, {"name": "disk"}],
+            "channels": [{"from": "device", "to": "disk"} | channel,
+                         {"from": "disk", "to": "device"} | channel]}))
+        adam = ["--model", "gpt", "--input", "8x64", "--width", "128", "--layers", "2", "--heads", "2",
+                "--optimizer", "adam", "--consume-gradients", "--time-limit", "1s",
+                "--offload", f"disk:{scratch}", "--machine", fast]
+        # The state is a third of plain's peak, and without it fewer bytes are enough.
+        refused = self.train(*adam, "--budget", "50%", "--steps", "3", expect=INFEASIBLE)
+        self.assertIn("--offload-optimizer", refused.stderr)
+        page, state = self.folder / "page.html", self.folder / "state"
+        saved = [*adam, "--budget", "50%", "--offload-optimizer", "--state", state]
+        report = json.loads(self.train(*saved, "--steps", "3", "--json", "--report", page).stdout)
+        self.assertTrue(report["gradients_equal"])  # parameters and the optimizer's state
+        self.assertTrue(report["peaks_equal"])
+        away = report["optimizer_state_away_bytes"]
+        self.assertGreater(away, 0)
+        for moved in ("moved_out_bytes", "moved_in_bytes"):
+            self.assertGreaterEqual(report[moved], away)
+        self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
+        self.assertIn("where values may move", page.read_text(encoding="utf-8"))
+        # The state of the run is saved and loaded, wherever it lies between the steps.
+        more = self.train(*saved, "--steps", "5").stdout
+        self.assertRegex(more, r"went on after step .* 3\b")
+        self.assertRegex(more, r"optimizer's state .* on the disk between the steps")
+        alone = self.folder / "alone"
+        self.train(*adam[:-4], "--steps", "5", "--state", alone)
+        self.assertEqual(*(tensors_of((folder / "state.safetensors").read_bytes())
+                           for folder in (state, alone)))
+        self.assertEqual(list(scratch.iterdir()), [])
+
+    def test_refuses_to_move_state_that_is_not_in_the_step(self):
+        alone = ["--offload-optimizer", "--optimizer", "adam", "--consume-gradients"]
+        disk = ["--offload", "disk:/tmp"]
+        for wrong, words in ((alone, "--offload disk:DIRECTORY"),
+                             ([*alone, "--offload", "auto"], "--offload disk:DIRECTORY"),
+                             (["--offload-optimizer", *disk, "--optimizer", "adam"],
+                              "--consume-gradients"),
+                             (["--offload-optimizer", *disk, "--mode", "chain"], "--mode graph"),
+                             (["--offload-optimizer", *disk, "--consume-gradients"],
+                              "plain SGD has none")):
+            with self.subTest(wrong=wrong):
+                self.assertIn(words, self.train(*GPT, *wrong, "--steps", "1",
+                                                expect=BAD_INPUT).stderr)
+
     def test_says_which_mode_it_takes(self):
         arguments = ["train", *GPT, "--data", "synthetic", "--test", "0", "--steps", "1"]
         for more, mode, words in (([], "graph", "graph mode: the step was captured"),

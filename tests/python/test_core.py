@@ -155,6 +155,36 @@ def test_frontier_holds_for_every_budget(two_convolutions: dict[str, Any]) -> No
     assert "<svg" in curve._repr_html_()
 
 
+def test_problems_on_a_machine(two_convolutions: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    machine = reprise.parse_offload("host=1GB/s")
+    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    plain = reprise.plan(two_convolutions)
+    smallest = reprise.plan(two_convolutions, budget=1, machine=machine)
+    assert smallest.smallest_budget_bytes is not None
+    curve = reprise.frontier(two_convolutions, machine=machine, time_limit=0.5)
+    assert curve.planner == "levels"
+    for point in (curve.points[0], curve.points[-1]):
+        found = reprise.plan(
+            two_convolutions, budget=point.budget_bytes, machine=tmp_path / "machine.json"
+        )
+        assert found.plan is not None
+        assert reprise.verify(two_convolutions, found.plan, machine=machine) == []
+        line = reprise.simulate(two_convolutions, found.plan, machine=machine)
+        assert (line.peak_bytes, line.time_ns) == (found.plan.peak_bytes, found.plan.time_ns)
+    moving = reprise.plan(
+        two_convolutions, budget="100%", machine=machine, planner="save_on_cpu"
+    ).plan
+    assert moving is not None and moving.machine is not None
+    assert any(action.kind == "copy" for action in moving.actions)
+    kinds = {violation.kind for violation in reprise.verify(two_convolutions, moving)}
+    assert kinds  # it cannot be judged without its machine
+    assert curve.points[-1].time_ns <= plain.baseline.time_ns
+    alone = reprise.frontier(two_convolutions)
+    assert "recomputing alone" in curve.svg(compared={"recomputing alone": alone}).text
+    with pytest.raises(reprise.InputError, match="host=12GB/s"):
+        reprise.parse_offload("fast")
+
+
 def test_files_come_back_equal(tmp_path: pathlib.Path, two_convolutions: dict[str, Any]) -> None:
     chain = reprise.Chain.from_dict(two_convolutions)
     plan = reprise.plan(chain).plan

@@ -33,6 +33,7 @@ inline std::span<const PlannerRow> planner_matrix() {
   static constexpr PlannerRow kRows[] = {
       pipeline_row("1f1b"),
       pipeline_row("adapipe"),
+      {.name = "block4", .chains = true, .graphs = false, .curve = false, .optimal = false},
       {.name = "chain", .chains = true, .graphs = false, .curve = true, .optimal = true},
       {.name = "chain_slots", .chains = true, .graphs = false, .curve = false, .optimal = false},
       pipeline_row("cheapest_stages"),

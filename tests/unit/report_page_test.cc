@@ -223,6 +223,29 @@ TEST(AddCurves, ThePlanOfAGraphIsOnItsCurve) {
   for (const FrontierPoint& point : input.frontier->points) EXPECT_GT(point.time, Nanos(1));
 }
 
+TEST(AddCurves, AMachineHasTheCurvesOfDoingOneThingAlone) {
+  const Chain chain = example_chain();
+  PlanOptions options{.budget = "100%", .time_limit = Nanos(200'000'000)};
+  options.machine = parse_offload("host=1GB/s");
+  const PlanResult result = plan(chain, options);
+  ReportInput input = {.problem = {chain, problem_id(chain)},
+                       .plan = result.plan.value(),
+                       .machine = options.machine};
+  add_curves(input, {.time_limit = Nanos(400'000'000)});
+  ASSERT_TRUE(input.frontier.has_value());
+  EXPECT_EQ(input.frontier->planner, "levels");
+  EXPECT_TRUE(input.periodic.empty());
+  ASSERT_EQ(input.compared.size(), 2u);
+  EXPECT_EQ(input.compared[0].name, "recomputing alone");
+  EXPECT_EQ(input.compared[1].name, "moving alone");
+  EXPECT_TRUE(std::ranges::any_of(input.frontier->points, [&](const FrontierPoint& point) {
+    return point.budget <= input.plan.peak && point.time <= input.plan.time;
+  }));
+  const std::string page = report_html(input);
+  EXPECT_NE(page.find("moving alone"), std::string::npos);
+  EXPECT_NE(page.find("where values may move"), std::string::npos);
+}
+
 TEST(ChromeTrace, HasPlannedAndMeasuredTracksToTheNanosecond) {
   ReportInput input = input_of(example_chain());
   input.run_log = log_of(input);

@@ -121,6 +121,19 @@ TEST(FrontierText, LongCurvesKeepBothEnds) {
   EXPECT_NE(text.find("10 of 1000 points"), std::string::npos);
 }
 
+TEST(FrontierText, ComparedCurvesAreReadAtTheBudgetOfTheRow) {
+  const Frontier frontier{.problem = {},
+                          .planner = "levels",
+                          .points = {{Bytes(10), Bytes(10), Nanos(110), Nanos(100)},
+                                     {Bytes(20), Bytes(20), Nanos(100), Nanos(100)}}};
+  const std::vector<ComparedCurve> alone{
+      {"recomputing alone", {{Bytes(15), Bytes(15), Nanos(150), Nanos(100)}}}};
+  const std::string text = frontier_text(frontier, {Bytes(20), Nanos(100)}, {}, alone);
+  EXPECT_NE(text.find("recomputing alone"), std::string::npos);
+  EXPECT_NE(text.find("no plan"), std::string::npos);  // at 10 bytes
+  EXPECT_NE(text.find("+50.0 %"), std::string::npos);  // at 20 bytes
+}
+
 TEST(ViolationsText, ListsAllOfThem) {
   std::vector<Violation> violations;
   for (int i = 0; i < 100; ++i) {
@@ -159,6 +172,31 @@ TEST(FrontierSvg, EscapesNames) {
   EXPECT_NE(svg.find("periodic checkpoints"), std::string::npos);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_EQ(svg.find("inf"), std::string::npos);
+}
+
+TEST(FrontierSvg, DrawsComparedCurvesAsFarAsTheyAreInThePicture) {
+  const Frontier frontier{.problem = {"reprise.chain", "compared", ""},
+                          .planner = "levels",
+                          .points = {{Bytes(10), Bytes(10), Nanos(110), Nanos(100)},
+                                     {Bytes(20), Bytes(20), Nanos(100), Nanos(100)}}};
+  const auto paths = [&](const std::vector<FrontierPoint>& points) {
+    SvgOptions options;
+    options.compared = {{"recomputing <alone>", points}};
+    return frontier_svg(frontier, {Bytes(20), Nanos(100)}, {}, options);
+  };
+  const std::string near = paths({{Bytes(12), Bytes(12), Nanos(130), Nanos(0)}});
+  EXPECT_NE(near.find("recomputing &lt;alone&gt;"), std::string::npos);
+  const auto count = [](const std::string& svg) {
+    size_t found = 0;
+    for (size_t at = 0; (at = svg.find("class=\"compared0\"", at)) != std::string::npos; ++at)
+      ++found;
+    return found;
+  };
+  EXPECT_EQ(count(near), 2u);  // the curve and its place in the legend
+  // Times far above the curve would squeeze it: such a curve is only named.
+  const std::string far = paths({{Bytes(12), Bytes(12), Nanos(13'000), Nanos(0)}});
+  EXPECT_EQ(count(far), 1u);
+  EXPECT_EQ(far.find("nan"), std::string::npos);
 }
 
 TEST(FrontierSvg, MarksBudgetsWithAndWithoutAPlan) {

@@ -60,7 +60,9 @@ PlanResult plan(const Join& join, const PlanOptions& options = {});
 
 // These functions ignore options.budget. They throw InputError for a planner without a curve. The
 // curve of `keep_all`, `periodic` or `revolve` consists of the schedules of its family that no
-// other schedule of the family beats.
+// other schedule of the family beats. On a machine with channels every planner that moves values
+// has a curve. It consists of single budgets, at most 35, which share the time limit. Each plan is
+// verified, and a plan with a time between those of two points may exist.
 Frontier frontier(const Chain& chain, const PlanOptions& options = {});
 // The curve of a graph consists of single budgets, from the smallest that the search finds to plain
 // training's. There are as many as the time limit allows, and each plan is verified. A plan with a

@@ -25,6 +25,7 @@
 #include "reprise/model/plan.h"
 #include "reprise/model/runlog.h"
 #include "reprise/plan/plan.h"
+#include "reprise/report/compared.h"
 
 namespace reprise {
 
@@ -49,6 +50,7 @@ struct ReportInput {
   Plan plan;
   std::optional<Frontier> frontier = {};     // the curve; see add_curves()
   std::vector<FrontierPoint> periodic = {};  // periodic checkpoints, to compare with
+  std::vector<ComparedCurve> compared = {};  // other curves to compare with
   std::optional<RunLog> run_log = {};        // what a run measured
   std::optional<SideBySide> side_by_side = {};
   Machine machine = {};                 // of a plan that moves values
@@ -61,7 +63,9 @@ void validate(const Frontier& frontier, const Problem& problem);
 // Fills in `frontier` if it is missing, and for a chain `periodic` if it is empty. It takes about
 // the time limit of `options`. The curve of a chain is exact. If an exact curve takes longer, it is
 // left out, or consists of single budgets. The curve of a graph consists of plans that the search
-// finds in that time, and of the plan of `input`. Throws what frontier() throws.
+// finds in that time, and of the plan of `input`. So does a curve on a machine with channels. Half
+// of the time then goes to `compared` if it is empty, and `periodic` stays empty. Throws what
+// frontier() throws.
 void add_curves(ReportInput& input, const PlanOptions& options);
 
 // Throws InputError if the plan cannot be run on the problem at all (simulate()), or if the

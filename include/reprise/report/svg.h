@@ -8,6 +8,7 @@
 
 #include "reprise/model/frontier.h"
 #include "reprise/model/plan.h"
+#include "reprise/report/compared.h"
 
 namespace reprise {
 
@@ -16,6 +17,8 @@ struct SvgOptions {
   int width = 760;    // pixels
   int height = 440;
   std::vector<Bytes> marks = {};  // budgets to point out, each with its time
+  // Curves to compare with. Times far above those of the curve itself are outside of the picture.
+  std::vector<ComparedCurve> compared = {};
 
   bool operator==(const SvgOptions&) const = default;
 };

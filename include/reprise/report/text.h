@@ -14,6 +14,7 @@
 #include "reprise/model/frontier.h"
 #include "reprise/plan/plan.h"
 #include "reprise/plan/registry.h"
+#include "reprise/report/compared.h"
 
 namespace reprise {
 
@@ -39,9 +40,11 @@ std::string plan_text(const PlanResult& result, const TextOptions& options = {})
 std::string explain_no_plan(const PlanResult& result, std::string_view blocking_op = {});
 
 // Writes one row for each point. Long curves are thinned out evenly, and the first and the last
-// point are kept.
+// point are kept. Each of the `compared` curves has a column: its time over plain training's at the
+// budget of the row, or "no plan".
 std::string frontier_text(const Frontier& frontier, const Baseline& baseline,
-                          const TextOptions& options = {});
+                          const TextOptions& options = {},
+                          std::span<const ComparedCurve> compared = {});
 
 // Lists all violations; `rows` does not apply.
 std::string violations_text(const std::vector<Violation>& violations,

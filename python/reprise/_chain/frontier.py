@@ -10,7 +10,7 @@ from .._planning.arguments import Observer
 from .._planning.curve import Frontier
 from .._planning.plan import Baseline
 from .._planning.planning import search_options
-from .._planning.problems import text_of
+from .._planning.problems import MachineLike, text_of
 from .._planning.records import decode
 from ..errors import InputError
 
@@ -24,13 +24,15 @@ def frontier(
     time_limit: float | str = 60.0,
     threads: int = 0,
     allow: str = "bitwise",
+    machine: MachineLike | None = None,
     observer: Observer | None = None,
     loss: Any = None,
 ) -> Frontier:
     """Finds the best time of every budget.
 
-    A graph, or a chain whose whole curve takes too long, is planned at single budgets instead.
-    Between two points of such a frontier, a plan with a time between theirs may exist.
+    A graph, a problem on a `machine`, or a chain whose whole curve takes too long is planned at
+    single budgets instead. Between two points of such a frontier, a plan with a time between theirs
+    may exist.
 
     Args:
         problem: A problem, as for `plan()`; or, with a `sample`, a model, as for `remat()`. A model
@@ -41,6 +43,7 @@ def frontier(
         time_limit: As for `plan()`.
         threads: As for `plan()`.
         allow: As for `plan()`.
+        machine: As for `plan()`. Every planner that moves values has a frontier then.
         observer: As for `plan()`.
         loss: The loss of the model, as for `remat()`.
 
@@ -51,6 +54,10 @@ def frontier(
     Examples:
         >>> curve = reprise.frontier(chain)
         >>> picture = curve.svg(marks=("60%",))
+        >>> moving = reprise.frontier(
+        ...     chain, machine=reprise.parse_offload("host=12GB/s"), time_limit=1
+        ... )
+        >>> picture = moving.svg(compared={"recomputing alone": curve})
     """
     if sample is not None:
         from .. import _torch  # noqa: F401 - It says what is missing before anything else fails.
@@ -60,7 +67,7 @@ def frontier(
     elif loss is not None:
         raise InputError("`loss` belongs to a model, which needs a `sample` input")
     text, name = text_of(problem, "problem")
-    options = search_options(planner, schedule_class, time_limit, threads, allow, observer)
+    options = search_options(planner, schedule_class, time_limit, threads, allow, machine, observer)
     found, baseline = _core.frontier(text, name, **options)
     curve: Frontier = decode(Frontier, json.loads(found))
     object.__setattr__(curve, "baseline", Baseline(*baseline))

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from ..errors import InputError
-from .document import Path
-from .problems import text_of
+from .problems import MachineLike, machine_text
 
 # A budget is a number of bytes, a text such as "8 GiB", a share such as "60%" of plain training's
 # peak, or None for no limit.
@@ -96,7 +95,7 @@ def plan_options(
     arena: bool,
     device_graph: bool,
     offload: str | None,
-    machine: Path | dict[str, Any] | None,
+    machine: MachineLike | None,
     offload_optimizer: bool,
     observer: Observer | None,
 ) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def plan_options(
         "arena": arena,
         "device_graph": device_graph,
         "offload": offload or "",
-        "machine": None if machine is None else text_of(machine, "machine")[0],
+        "machine": machine_text(machine),
         "offload_optimizer": offload_optimizer,
         "observer": observe(observer),
     }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .. import _core
 from .arguments import Budget, checked_budget
 from .html import fields_html
-from .problems import PlanLike, Problem, text_of
+from .problems import MachineLike, PlanLike, Problem, machine_text, text_of
 from .records import decode
 
 
@@ -74,43 +74,52 @@ class Timeline:
         return fields_html(self)
 
 
-def verify(problem: Problem, plan: PlanLike, budget: Budget = None) -> list[Violation]:
+def verify(
+    problem: Problem,
+    plan: PlanLike,
+    budget: Budget = None,
+    *,
+    machine: MachineLike | None = None,
+) -> list[Violation]:
     """Finds all rules that a plan breaks. The verifier is independent of all planners.
 
     Args:
         problem: A path, a dict in the file format, or a `Chain`, `Graph` or `Profile`.
         plan: A path, a dict in the file format, or a `Plan`.
         budget: The budget to check, as for `plan()`. None stands for the plan's own budget.
+        machine: The machine of a plan that moves values, as for `plan()`.
 
     Returns:
         The violations by action. The list is empty for a valid plan and ends at 10,000 entries.
 
     Raises:
-        InputError: The problem, the plan or the budget cannot be read.
+        InputError: The problem, the plan, the budget or the machine cannot be read.
 
     Examples:
         >>> reprise.verify(chain, plan)
         []
     """
     texts = (*text_of(problem, "problem"), *text_of(plan, "plan"))
-    found = json.loads(_core.verify(*texts, checked_budget(budget)))
+    found = json.loads(_core.verify(*texts, checked_budget(budget), machine_text(machine)))
     return [decode(Violation, violation) for violation in found["violations"]]
 
 
-def simulate(problem: Problem, plan: PlanLike) -> Timeline:
+def simulate(problem: Problem, plan: PlanLike, *, machine: MachineLike | None = None) -> Timeline:
     """Works out what a plan costs, action by action.
 
     Args:
         problem: As for `verify()`.
         plan: As for `verify()`.
+        machine: As for `verify()`.
 
     Raises:
-        InputError: The problem or the plan cannot be read, or an action cannot run, because its id
-            is unknown or a value that it needs is not live.
+        InputError: The problem, the plan or the machine cannot be read, or an action cannot run,
+            because its id is unknown or a value that it needs is not live.
 
     Examples:
         >>> reprise.simulate(chain, plan).peak_bytes == plan.peak_bytes
         True
     """
-    steps, *rest = _core.simulate(*text_of(problem, "problem"), *text_of(plan, "plan"))
+    texts = (*text_of(problem, "problem"), *text_of(plan, "plan"))
+    steps, *rest = _core.simulate(*texts, machine_text(machine))
     return Timeline(tuple(TimelineStep(*step) for step in steps), *rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -95,20 +96,30 @@ class Frontier(Document):
         best = [point.time_ns for point in self.points if point.budget_bytes <= limit]
         return best[-1] if best else None
 
-    def svg(self, marks: tuple[int | str, ...] = (), title: str = "") -> Svg:
+    def svg(
+        self,
+        marks: tuple[int | str, ...] = (),
+        title: str = "",
+        compared: Mapping[str, Frontier] | None = None,
+    ) -> Svg:
         """Returns a picture of the frontier.
 
         Args:
             marks: The budgets that the picture points out, as for `time_ns()`.
             title: The title of the picture.
+            compared: Other frontiers of the problem by their names in the picture, such as one
+                without a machine.
 
         Raises:
             InputError: A mark is no budget.
         """
         plain = self.baseline or Baseline(self.points[-1].peak_bytes, self.points[-1].time_ns)
         budgets = [_core.resolve_budget(mark, plain.peak_bytes) for mark in marks]
+        others = [(name, other.to_json()) for name, other in (compared or {}).items()]
         return Svg(
-            _core.frontier_svg(self.to_json(), plain.peak_bytes, plain.time_ns, budgets, title)
+            _core.frontier_svg(
+                self.to_json(), plain.peak_bytes, plain.time_ns, budgets, title, others
+            )
         )
 
     def plot(self, ax: Any = None) -> Any:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from .. import _core
-from .document import Path
 from .html import fields_html
 from .plan import Baseline
-from .problems import PlanLike, Problem, text_of
+from .problems import MachineLike, PlanLike, Problem, machine_text, text_of
 from .records import decode
 
 
@@ -106,9 +104,7 @@ class Explanation:
         return fields_html(self)
 
 
-def explain(
-    problem: Problem, plan: PlanLike, *, machine: Path | dict[str, Any] | None = None
-) -> Explanation:
+def explain(problem: Problem, plan: PlanLike, *, machine: MachineLike | None = None) -> Explanation:
     """Says who holds the bytes at the peak of a plan, what it recomputes, and what that costs.
 
     Args:
@@ -125,7 +121,7 @@ def explain(
     found, text = _core.explain(
         *text_of(problem, "problem"),
         *text_of(plan, "plan"),
-        None if machine is None else text_of(machine, "machine")[0],
+        machine_text(machine),
     )
     explanation: Explanation = decode(Explanation, json.loads(found) | {"text": text})
     return explanation

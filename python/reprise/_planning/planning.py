@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _core
 from .arguments import Budget, Observer, checked_budget, nanoseconds, observe
-from .problems import Problem, text_of
+from .problems import MachineLike, Problem, machine_text, text_of
 from .records import decode
 from .result import PlanResult, result_of
 
@@ -22,6 +22,7 @@ def plan(
     time_limit: float | str = 10.0,
     threads: int = 0,
     allow: str = "bitwise",
+    machine: MachineLike | None = None,
     observer: Observer | None = None,
 ) -> PlanResult:
     """Finds the fastest plan within a budget. Ctrl-C stops the search.
@@ -32,13 +33,16 @@ def plan(
         budget: Bytes, a text such as "700 MiB", a share such as "60%" of plain training's peak, or
             None for no limit.
         planner: The name of a planner of `planners()`. An empty name stands for "chain" if the
-            problem is a chain, and for "graph" if it is a graph.
+            problem is a chain, and for "graph" if it is a graph. With a `machine` it stands for
+            "levels" and "graph_levels", or "devices" for a graph whose variants name devices.
         schedule_class: The set of schedules to search, for planners that have several. An empty
             name stands for the largest one that the time limit allows.
         time_limit: Seconds, or a text such as "10s".
         threads: The number of threads. 0 stands for as many as the machine has.
         allow: The least exact options and variants that the plan may use: "bitwise", "rounding" or
             "approximate".
+        machine: The memories that values may move to: the path of a `reprise.machine` file, a dict
+            in its form, or what `parse_offload()` returns. None stands for the device alone.
         observer: A function that is called with `Progress`. If it raises, the search stops.
 
     Returns:
@@ -53,7 +57,7 @@ def plan(
         True
     """
     text, name = text_of(problem, "problem")
-    options = search_options(planner, schedule_class, time_limit, threads, allow, observer)
+    options = search_options(planner, schedule_class, time_limit, threads, allow, machine, observer)
     return result_of(_core.plan(text, name, checked_budget(budget), **options))
 
 
@@ -63,6 +67,7 @@ def search_options(
     time_limit: float | str,
     threads: int,
     allow: str,
+    machine: MachineLike | None,
     observer: Observer | None,
 ) -> dict[str, Any]:
     """Returns the keyword arguments that `_core.plan()` and `_core.frontier()` share."""
@@ -72,6 +77,7 @@ def search_options(
         "time_limit_ns": nanoseconds(time_limit),
         "threads": threads,
         "allow": allow,
+        "machine": machine_text(machine),
         "observer": observe(observer),
     }
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from .. import _core
 from .arguments import nanoseconds
 from .document import Path
 from .measured import RunLog
-from .problems import PlanLike, Problem, text_of
+from .problems import MachineLike, PlanLike, Problem, machine_text, text_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def report_html(
     plan: PlanLike,
     *,
     run_log: RunLog | None = None,
-    machine: Path | dict[str, Any] | None = None,
+    machine: MachineLike | None = None,
     notes: Iterable[ReportNotes] = (),
     path: Path | None = None,
     time_limit: float | str = 3.0,
@@ -70,7 +69,7 @@ def report_html(
         *text_of(plan, "plan"),
         measured,
         "run log",
-        None if machine is None else text_of(machine, "machine")[0],
+        machine_text(machine),
         [(one.title, one.about, list(one.rows)) for one in notes],
         nanoseconds(time_limit),
     )

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -23,6 +24,12 @@ class SearchControl {
         end_(Clock::now() + std::chrono::nanoseconds(options.time_limit.count())) {}
 
   bool out_of_time() const { return stop_.stop_requested() || Clock::now() >= end_; }
+
+  // Returns the time until the search must stop.
+  Nanos time_left() const {
+    const auto left = end_ - Clock::now();
+    return Nanos(std::max<int64_t>(0, std::chrono::nanoseconds(left).count()));
+  }
 
   // Returns the share of the time from `begin` to the end of the search that is over.
   double share_over(std::chrono::steady_clock::time_point begin) const {

@@ -24,13 +24,13 @@
 // than the bound).
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "plan/baselines/baselines.h"
 #include "plan/levels/choices.h"
 #include "plan/levels/judge.h"
 #include "plan/levels/lanes.h"
 #include "plan/levels/planner.h"
+#include "plan/levels/segments.h"
 
 namespace reprise::internal::levels {
 
@@ -38,14 +38,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSegmentWork = 2e7;  // stages * period^2, at most
-constexpr size_t kMostStages = 256;   // of a period
-constexpr double kShare = 0.9;        // of the time limit, after which no other period is looked at
-
-size_t longest_period(size_t stages) {
-  const auto most = static_cast<size_t>(std::sqrt(kSegmentWork / static_cast<double>(stages)));
-  return std::min({stages, std::max<size_t>(most, 2), kMostStages});
-}
+constexpr size_t kMostStages = 256;  // of a period
+constexpr double kShare = 0.9;       // of the time limit, after which no other period is looked at
 
 // Sweeps all stages and stores every `period`-th activation, which may move. With `keeps_last`, the
 // last block runs forward once.
@@ -66,7 +60,8 @@ Answer double_checkpoint_chain(const ChainProblem& problem) {
   const Clock::time_point deadline =
       Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(
                          kShare * static_cast<double>(problem.options.time_limit.count())));
-  const size_t stages = problem.chain.stages.size(), longest = longest_period(stages);
+  const size_t stages = problem.chain.stages.size();
+  const size_t longest = std::min(longest_segment(stages), kMostStages);
   // Where nothing can move, there is one level of checkpoints.
   if (lanes_of(problem.options.machine).empty()) return baselines::periodic_chain(problem);
   Judge judge(problem, longest, "double_checkpoint");

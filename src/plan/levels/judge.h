@@ -28,6 +28,11 @@ class Judge {
   int64_t memory() const { return memory_; }
 
   void offer(Choices choices);
+  // Returns the time of the fastest plan that was offered, if one fits.
+  std::optional<int64_t> best_time() const {
+    if (!best_) return {};
+    return best_->flow.time;
+  }
   // Returns the fastest plan that was offered, with the bound over all plans; or, if none fits, the
   // smallest budget for which one does.
   Answer answer();

@@ -18,7 +18,8 @@
 // The search begins with three plans: everything is kept and may move; the best plan of the planner
 // `chain`, which moves nothing; and the same where everything that it keeps may move. So the answer
 // is never slower than that of `chain` in kChainShare of the time, and never slower than moving
-// alone in the order of flow.h.
+// alone in the order of flow.h. Where none of the three fits, it begins with plans in which a part of
+// the stages runs again and the others may move.
 //
 // Complexity: a flow takes O(runs * values of a run + the runs between copies back and their uses);
 // there are up to kMostEvaluations of them.

@@ -27,6 +27,8 @@ constexpr size_t kWindow = 24;                  // the most stages of a segment
 constexpr double kChainShare = 0.2;             // of the time, for the best plan without copies
 constexpr double kFirstLooks = 0.4;             // of the search, for all starts together
 constexpr double kMovingAlone = 0.1;            // of the search, for plans that make nothing again
+constexpr size_t kMixedParts = 12;              // of a chain, in starts of both
+constexpr size_t kMostMixed = 4;                // of these starts are looked at
 constexpr size_t kFinalists = 3;                // starts that the rest of the search goes on with
 constexpr double kReserve = 0.1;                // of the time, for all that has no clock
 constexpr int64_t kRunsEvaluated = 20'000'000;  // over all flows of a search
@@ -93,6 +95,8 @@ class Search {
   }
 
  private:
+  static bool faster(const Candidate& a, const Candidate& b) { return a.flow.time < b.flow.time; }
+
   void offer(Choices choices) {
     Candidate candidate = evaluate(bench_, std::move(choices));
     if (!candidate.flow.fits) {
@@ -111,9 +115,6 @@ class Search {
     const int64_t evaluations = std::min(
         std::clamp(kRunsEvaluated / runs, kLeastEvaluations, kMostEvaluations),
         std::max(kLeastEvaluations, kEvaluationsForStage * static_cast<int64_t>(model_.stages)));
-    const auto faster = [](const Candidate& a, const Candidate& b) {
-      return a.flow.time < b.flow.time;
-    };
     uint64_t seed = 0;
     const auto part = [&](double share) {
       return Effort{static_cast<int64_t>(share * static_cast<double>(evaluations)),
@@ -147,6 +148,36 @@ class Search {
       offer(choices);
       offer(all_move(choices));
     }
+    if (!starts_.empty() || fates_ != Fates::kAll || carrier_.lanes().empty()) return;
+    collect_mixed();
+    std::sort(starts_.begin(), starts_.end(), faster);
+    starts_.resize(std::min(starts_.size(), kMostMixed));
+  }
+
+  // Neither moving alone nor recomputing alone fits, but some of both may: the stages between two
+  // boundaries run again in groups and the others are kept and may move, or the reverse.
+  void collect_mixed() {
+    const size_t stages = model_.stages, step = std::max<size_t>(1, stages / kMixedParts);
+    for (size_t group = 1; group <= segments_.window(); group *= 2) {
+      for (size_t begin = 0; begin < stages; begin += step) {
+        for (size_t end = begin + step; end < stages + step; end += step) {
+          for (const bool inside : {true, false}) {
+            offer(mixed(begin, std::min(end, stages), inside, group));
+            if (Clock::now() > deadline_) return;
+          }
+        }
+      }
+    }
+  }
+
+  Choices mixed(size_t begin, size_t end, bool inside, size_t group) const {
+    Choices choices = all_move(keep_everything(model_.stages));
+    for (size_t k = 0; k < model_.stages; ++k) {
+      if ((k >= begin && k < end) != inside) continue;
+      choices.option[k] = kSwept;
+      choices.cut[k] = k % group == 0 ? 1 : 0;
+    }
+    return choices;
   }
 
   Answer answer(const Answer& alone) {

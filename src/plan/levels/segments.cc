@@ -1,6 +1,7 @@
 #include "plan/levels/segments.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "reprise/model/errors.h"
@@ -15,6 +16,8 @@ using chain::kInfeasible;
 
 namespace {
 
+constexpr double kWork = 2e7;  // stages * window^2, at most
+
 // A Way is how a stretch begins: it keeps its first stage with an option, or sweeps to stage `at`,
 // which it stores the input of.
 struct Way {
@@ -27,6 +30,11 @@ struct Way {
 };
 
 }  // namespace
+
+size_t longest_segment(size_t stages) {
+  const auto most = static_cast<size_t>(std::sqrt(kWork / static_cast<double>(stages)));
+  return std::min(stages, std::max<size_t>(most, 2));
+}
 
 Segments::Segments(const Chain& chain, const chain::ChainModel& model, size_t window,
                    int64_t memory)

@@ -17,6 +17,9 @@
 
 namespace reprise::internal::levels {
 
+// Returns how many stages a segment may have so that the table of a chain takes about a second.
+size_t longest_segment(size_t stages);
+
 class Segments {
  public:
   // Stretches have at most `window` stages, and may use at most `memory` bytes beyond the fixed ones
