@@ -116,13 +116,12 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal,
   if (!search.best() || search.best()->time > bound) {
     const SearchControl for_starts = control.part(params.share_for_starts);
     const GraphFacts facts(model.graph());
-    const bool cheapest = params.starts.use.cheapest_variants;
-    const double price = price_of(model, facts, found.bound, goal);
-    const Schedule base = cheapest ? cheapest_variants(model, price, price) : model.lean();
-    const Schedule quick = cheapest ? cheapest_variants(model, price, 0) : base;
-    consider_starts({model, base, quick, facts, found.bound, goal, seeds, search.price_of_excess(),
-                     params.starts},
-                    search, for_starts);
+    const Schedule base = params.starts.use.cheapest_variants
+                              ? cheapest_variants(model, price_of(model, facts, found.bound, goal))
+                              : model.lean();
+    consider_starts(
+        {model, base, facts, found.bound, goal, seeds, search.price_of_excess(), params.starts},
+        search, for_starts);
     search.fit(bound);
     search.shrink(found.bound.least_peak.count(), control.part(share_for_first));
     search.improve(bound);

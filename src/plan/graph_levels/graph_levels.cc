@@ -164,7 +164,7 @@ class Search {
 
   void offer_others() {
     const std::vector<int8_t> lanes = lanes_for_long_gaps(bench_);
-    const Schedule small = starts::cheapest_variants(model_, kDearByte, kDearByte);
+    const Schedule small = starts::cheapest_variants(model_, kDearByte);
     if (small != model_.lean()) offer({small, lanes});
     if (bound_.instant >= 0) {
       std::vector<char> kept(problem_.graph.values.size(), 0);

@@ -72,7 +72,7 @@ double cost_of_ops(const Graph& graph, const std::vector<OpIndex>& ops, double p
 
 }  // namespace
 
-Schedule cheapest_variants(const ScheduleModel& model, double price, double price_of_choices) {
+Schedule cheapest_variants(const ScheduleModel& model, double price) {
   ScheduleLedger ledger(model);
   ledger.assign(model.lean());
   const auto keep_change = [&](bool is_good) {
@@ -88,8 +88,8 @@ Schedule cheapest_variants(const ScheduleModel& model, double price, double pric
     const int32_t before = ledger.schedule().realization[c];
     int32_t cheapest = before;
     for (size_t r = 0; r < realizations.size(); ++r) {
-      if (cost_of_ops(graph, realizations[r].ops, price_of_choices) <
-          cost_of_ops(graph, realizations[cheapest].ops, price_of_choices)) {
+      if (cost_of_ops(graph, realizations[r].ops, price) <
+          cost_of_ops(graph, realizations[cheapest].ops, price)) {
         cheapest = static_cast<int32_t>(r);
       }
     }

@@ -9,10 +9,9 @@
 namespace reprise::internal::starts {
 
 // Plain training, with the cheapest realizations of choices and the cheapest variants of backward
-// ops, where a byte that an op holds while it runs has a price in time: `price_of_choices` and
-// `price`. An op stays as it is if its change would ask others to change.
-schedule::Schedule cheapest_variants(const schedule::ScheduleModel& model, double price,
-                                     double price_of_choices);
+// ops, where a byte that an op holds while it runs has a price in time. An op stays as it is if its
+// change would ask others to change.
+schedule::Schedule cheapest_variants(const schedule::ScheduleModel& model, double price);
 
 // `base`, but of the values that are live at one position only those are kept that `kept` (by
 // value) says. The others are dropped until they are made again.

@@ -1,7 +1,5 @@
 #include "plan/graph/starts/table.h"
 
-#include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -30,35 +28,22 @@ std::vector<Schedule> find_sections(const StartQuestion& q, const SearchControl&
 
 std::vector<Schedule> find_seeds(const StartQuestion& q, const SearchControl&) { return q.seeds; }
 
-// The relaxed problem has the fastest realization of each choice (Lemma 7 of the bound).
-std::vector<const Schedule*> bases_of(const StartQuestion& q) {
-  if (q.quick == q.base) return {&q.base};
-  return {&q.base, &q.quick};
-}
-
 // The values that the relaxed problem keeps at the instant of the bound.
 std::vector<Schedule> find_cuts(const StartQuestion& q, const SearchControl&) {
   std::vector<Schedule> schedules;
-  for (const Schedule* base : bases_of(q)) {
-    for (const std::vector<ValueIndex>& kept : q.bound.kept) {
-      std::vector<char> is_kept(q.model.graph().values.size(), 0);
-      for (const ValueIndex value : kept) is_kept[value] = 1;
-      schedules.push_back(kept_at(q.model, *base, q.bound.instant, is_kept));
-      if (!q.params.use.put_off) continue;
-      schedules.push_back(kept_or_put_off(q.model, *base, q.bound.instant, is_kept));
-    }
+  for (const std::vector<ValueIndex>& kept : q.bound.kept) {
+    std::vector<char> is_kept(q.model.graph().values.size(), 0);
+    for (const ValueIndex value : kept) is_kept[value] = 1;
+    schedules.push_back(kept_at(q.model, q.base, q.bound.instant, is_kept));
+    if (!q.params.use.put_off) continue;
+    schedules.push_back(kept_or_put_off(q.model, q.base, q.bound.instant, is_kept));
   }
   return schedules;
 }
 
 std::vector<Schedule> find_prices(const StartQuestion& q, const SearchControl& control) {
-  std::vector<Schedule> schedules;
-  for (const Schedule* base : bases_of(q)) {
-    std::ranges::move(schedules_at_prices(q.model, *base, q.facts, q.bound, q.budget,
-                                          q.price_of_excess, control, q.params),
-                      std::back_inserter(schedules));
-  }
-  return schedules;
+  return schedules_at_prices(q.model, q.base, q.facts, q.bound, q.budget, q.price_of_excess,
+                             control, q.params);
 }
 
 std::vector<Schedule> find_segments(const StartQuestion& q, const SearchControl&) {

@@ -19,8 +19,7 @@ namespace reprise::internal::starts {
 // The question that the functions of the table answer.
 struct StartQuestion {
   const schedule::ScheduleModel& model;
-  const schedule::Schedule& base;   // plain training in the variants that suit the price of a byte
-  const schedule::Schedule& quick;  // the same with the fastest realizations of choices
+  const schedule::Schedule& base;  // plain training in the variants that suit the price of a byte
   const common::GraphFacts& facts;
   const bound::GraphBound& bound;
   Bytes budget;
