@@ -52,11 +52,11 @@ struct GraphFacts {
     std::vector<ValueIndex> places;
   };
   std::vector<Either> eithers;
-  // An Excess belongs to a choice, too. While its ordered ops have not run yet, one of two holds for
-  // each step: all of its values are needed, or the first runs take `extra` more time than those of
-  // the fastest realization. Steps ascend, and `extra` counts once for all of them. The values of
-  // `always` are needed with any realization. A realization that does not read such a value makes up
-  // for it: its excess pays for making the value again, at the price of `most_charge`.
+  // An Excess belongs to a choice, too. While its ordered ops have not run yet, one of two holds
+  // for each step: all of its values are needed, or the first runs take `extra` more time than
+  // those of the fastest realization. Steps ascend, and `extra` counts once for all of them. The
+  // values of `always` are needed with any realization. A realization that does not read such a
+  // value makes up for it: its excess pays for making it again, at the price of `most_charge`.
   struct Excess {
     struct Step {
       Nanos extra;

@@ -182,8 +182,8 @@ void Instant::force(OpIndex until, ValueIndex live) {
   find_run_given();
 }
 
-// Lemma 2 (e), for each realization as if it were the plan's. A value that has been live was made by
-// the realization if nothing outside of the choice can make it.
+// Lemma 2 (e), for each realization as if it were the plan's. A value that has been live was made
+// by the realization if nothing outside of the choice can make it.
 void Instant::find_run_given() {
   std::vector<char> has_been(forced_value_);
   for (size_t c = 0; c < facts_.graph.choices.size(); ++c) {
