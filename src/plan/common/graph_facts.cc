@@ -1,8 +1,11 @@
 #include "plan/common/graph_facts.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <utility>
 
 namespace reprise::internal::common {
 namespace {
@@ -78,6 +81,15 @@ void find_makers_and_readers(GraphFacts& facts, const std::vector<Part>& parts) 
       }
     }
   }
+  facts.choice_of_makers.assign(graph.values.size(), -1);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const std::vector<OpIndex>& makers = facts.makers[v];
+    if (makers.empty() || !facts.one_maker[v]) continue;
+    const int32_t choice = parts[makers.front()].choice;
+    const bool same = std::all_of(makers.begin(), makers.end(),
+                                  [&](OpIndex maker) { return parts[maker].choice == choice; });
+    if (same) facts.choice_of_makers[v] = choice;
+  }
 }
 
 void find_sources(GraphFacts& facts) {
@@ -94,18 +106,41 @@ void find_sources(GraphFacts& facts) {
   }
 }
 
-void find_groups(GraphFacts& facts) {
-  std::vector<OpIndex>& group = facts.group;
-  group.resize(facts.graph.ops.size());
-  std::iota(group.begin(), group.end(), 0);
-  const auto root = [&](OpIndex op) {
-    while (group[op] != op) op = group[op] = group[group[op]];
-    return op;
-  };
-  for (const std::vector<OpIndex>& makers : facts.makers) {
-    for (const OpIndex maker : makers) group[root(maker)] = root(makers.front());
+// The time of the fastest re-run that makes a value.
+Nanos time_to_make(const GraphFacts& facts, ValueIndex value) {
+  std::optional<Nanos> least;
+  for (const OpIndex maker : facts.makers[value]) {
+    const Op& op = facts.graph.ops[maker];
+    if (runs_once(op)) continue;
+    for (const Variant& variant : op.variants) {
+      if (!contains(variant.writes, value) || !can_be_rerun(variant)) continue;
+      least = least ? std::min(*least, variant.time) : variant.time;
+    }
   }
-  for (size_t o = 0; o < group.size(); ++o) group[o] = root(static_cast<OpIndex>(o));
+  return least.value_or(Nanos());
+}
+
+// Joins the values that one run can make in less time than the re-runs for each of them take.
+void find_groups(GraphFacts& facts) {
+  const Graph& graph = facts.graph;
+  std::vector<ValueIndex>& group = facts.group;
+  group.resize(graph.values.size());
+  std::iota(group.begin(), group.end(), 0);
+  const auto root = [&](ValueIndex value) {
+    while (group[value] != value) value = group[value] = group[group[value]];
+    return value;
+  };
+  for (const Op& op : graph.ops) {
+    for (const Variant& variant : op.variants) {
+      __extension__ __int128 sum = 0;
+      for (const ValueIndex value : variant.writes) sum += time_to_make(facts, value).count();
+      if (sum <= variant.time.count()) continue;
+      for (const ValueIndex value : variant.writes) {
+        group[root(value)] = root(variant.writes.front());
+      }
+    }
+  }
+  for (size_t v = 0; v < group.size(); ++v) group[v] = root(static_cast<ValueIndex>(v));
 }
 
 // Lists the values that the ordered ops of a realization read, each value once, and the first and
@@ -163,10 +198,6 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
     }
     return least;
   };
-  Nanos fastest = time_of(facts, choice.realizations[0].ops);
-  for (const Realization& realization : choice.realizations) {
-    fastest = std::min(fastest, time_of(facts, realization.ops));
-  }
   std::optional<GraphFacts::Either> best;
   for (const ValueIndex value : needs[0].values) {
     if (values[value].kind == ValueKind::kInput) continue;
@@ -178,14 +209,120 @@ std::optional<GraphFacts::Either> either_of(const GraphFacts& facts, const Choic
       const std::optional<ValueIndex> place = place_of(r, value);
       holds = place.has_value();
       if (!holds) break;
-      const Nanos extra = time_of(facts, choice.realizations[r].ops) - fastest;
-      if (!either) either = GraphFacts::Either{after, last, value, {}, extra};
+      if (!either) either = GraphFacts::Either{after, last, value, {}};
       either->places.push_back(*place);
-      either->extra = std::min(either->extra, extra);
     }
     if (holds && either) best = either;
   }
   return best;
+}
+
+// A Reach is what a realization reads, and what can be made again from that by ops of its choice.
+class Reach {
+ public:
+  Reach(const GraphFacts& facts, const Choice& choice, const GraphFacts::Need& need)
+      : facts_(facts), need_(need) {
+    for (const Realization& realization : choice.realizations) {
+      ops_.insert(realization.ops.begin(), realization.ops.end());
+    }
+  }
+
+  bool reads(ValueIndex value) const { return contains(need_.values, value); }
+  bool has(ValueIndex value) {
+    if (reads(value) || facts_.graph.values[value].kind == ValueKind::kInput) return true;
+    const auto [known, fresh] = makes_.try_emplace(value, false);
+    if (fresh && can_make(value)) makes_[value] = true;
+    return makes_[value];
+  }
+  // The values that are not read, and that has() was asked for: whether they can be made.
+  const std::map<ValueIndex, bool>& makes() const { return makes_; }
+
+ private:
+  bool can_make(ValueIndex value) {
+    const auto is_inside = [&](OpIndex op) { return ops_.contains(op); };
+    const std::vector<OpIndex>& makers = facts_.makers[value];
+    if (makers.empty() || !std::ranges::all_of(makers, is_inside) ||
+        !std::ranges::all_of(facts_.readers[value], is_inside) ||
+        contains(facts_.graph.results, value)) {
+      return false;
+    }
+    return std::ranges::all_of(makers, [&](OpIndex maker) {
+      const Op& op = facts_.graph.ops[maker];
+      if (runs_once(op)) return false;
+      bool again = false;
+      for (const Variant& variant : op.variants) {
+        if (!contains(variant.writes, value)) continue;
+        again = again || can_be_rerun(variant);
+        if (!std::ranges::all_of(variant.reads, [&](ValueIndex read) { return has(read); })) {
+          return false;
+        }
+      }
+      return again;
+    });
+  }
+
+  const GraphFacts& facts_;
+  const GraphFacts::Need& need_;
+  std::set<OpIndex> ops_;  // of the choice
+  std::map<ValueIndex, bool> makes_;
+};
+
+// The excess of a realization pays for what its reach makes, each value in the same share of its
+// time, and at most in full.
+void limit_charges(GraphFacts& facts, const Reach& reach, Nanos excess) {
+  __extension__ using Wide = __int128;
+  Wide sum = 0;
+  for (const auto& [value, made] : reach.makes()) {
+    if (made) sum += time_to_make(facts, value).count();
+  }
+  for (const auto& [value, made] : reach.makes()) {
+    if (!made) continue;
+    Wide most = time_to_make(facts, value).count();
+    if (sum > excess.count()) most = most * excess.count() / sum;
+    facts.most_charge[value] =
+        std::min(facts.most_charge[value], Nanos(static_cast<int64_t>(most)));
+  }
+}
+
+// A value that a realization neither reads nor can make again costs the excess of the fastest such
+// realization.
+GraphFacts::Excess excess_of(GraphFacts& facts, const Choice& choice,
+                             const std::vector<GraphFacts::Need>& needs,
+                             const GraphFacts::Need& common) {
+  std::vector<Nanos> left;
+  for (const Realization& realization : choice.realizations) {
+    left.push_back(time_of(facts, realization.ops));
+  }
+  const auto fastest = static_cast<size_t>(std::ranges::min_element(left) - left.begin());
+  const Nanos least = left[fastest];
+  std::vector<Reach> reaches;
+  for (size_t r = 0; r < needs.size(); ++r) {
+    left[r] -= least;
+    Reach& reach = reaches.emplace_back(facts, choice, needs[r]);
+    for (const ValueIndex value : needs[fastest].values) reach.has(value);
+    limit_charges(facts, reach, left[r]);
+  }
+  for (size_t r = 0; r < needs.size(); ++r) {
+    for (const auto& [value, made] : reaches[r].makes()) {
+      if (made) left[r] -= facts.most_charge[value];
+    }
+  }
+  std::map<Nanos, std::vector<ValueIndex>> by_extra;
+  GraphFacts::Excess excess{common.after, common.last, {}, {}};
+  for (const ValueIndex value : needs[fastest].values) {
+    if (contains(common.values, value)) continue;
+    std::optional<Nanos> extra;
+    for (size_t r = 0; r < needs.size(); ++r) {
+      if (!reaches[r].has(value)) extra = extra ? std::min(*extra, left[r]) : left[r];
+    }
+    if (!extra) {
+      excess.always.push_back(value);
+    } else if (*extra > Nanos()) {
+      by_extra[*extra].push_back(value);
+    }
+  }
+  for (auto& [extra, values] : by_extra) excess.steps.push_back({extra, std::move(values)});
+  return excess;
 }
 
 void find_needs_of(GraphFacts& facts, const Choice& choice) {
@@ -204,6 +341,7 @@ void find_needs_of(GraphFacts& facts, const Choice& choice) {
   if (const auto either = either_of(facts, choice, needs, common.after, common.last)) {
     facts.eithers.push_back(*either);
   }
+  facts.excesses.push_back(excess_of(facts, choice, needs, common));
   facts.needs.push_back(std::move(common));
 }
 
@@ -261,6 +399,7 @@ GraphFacts::GraphFacts(const Graph& whole) : graph(whole), certain(whole.ops.siz
   find_makers_and_readers(*this, parts_of(graph));
   find_sources(*this);
   find_groups(*this);
+  most_charge.assign(graph.values.size(), kNoLimit);
   find_needs(*this);
   least_time = sum_of_first_runs(*this);
 }

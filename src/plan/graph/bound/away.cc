@@ -85,11 +85,14 @@ Instant::Line Instant::solve_with_copies(Amount price, Amount unit, const Carria
                        node.can_keep ? kept(bytes, node.value) : unit * away(node.value));
   }
   for (const ChargeArc& step : charge_arcs_) {
-    flow_.set_capacity(step.arc, unit * rerun * step.cost);
+    flow_.set_capacity(step.arc, unit * (step.is_limited ? any_time : rerun) * step.cost);
   }
   for (const Instead& instead : insteads_) {
     const Amount place = instead.bytes > 0 ? kept(instead.bytes, instead.smallest) : Amount{0};
-    flow_.set_capacity(instead.arc, place + unit * any_time * instead.cost);
+    flow_.set_capacity(instead.arc, place);
+  }
+  for (const ExcessArc& step : excess_arcs_) {
+    flow_.set_capacity(step.arc, unit * any_time * step.cost);
   }
   for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, 0);
   *total = flow_.cut(kSource, kSink);
@@ -102,15 +105,19 @@ Instant::Line Instant::solve_with_copies(Amount price, Amount unit, const Carria
     if (places != nullptr) (stays ? places->here : places->away).push_back(node.value);
   }
   for (const ChargeArc& step : charge_arcs_) {
-    if (flow_.on_source_side(flow_.tail(step.arc))) line.cost += rerun * step.cost;
+    if (flow_.on_source_side(flow_.tail(step.arc))) {
+      line.cost += (step.is_limited ? any_time : rerun) * step.cost;
+    }
   }
   for (const Instead& instead : insteads_) {
     if (flow_.on_source_side(flow_.head(instead.arc))) continue;
-    line.cost += any_time * instead.cost;
     if (instead.bytes == 0) continue;
     const bool stays = is_here(instead.bytes, instead.smallest);
     (stays ? line.bytes : line.cost) += stays ? here(instead.bytes) : away(instead.smallest);
     if (places != nullptr) (stays ? places->here : places->away).push_back(instead.smallest);
+  }
+  for (const ExcessArc& step : excess_arcs_) {
+    if (!flow_.on_source_side(flow_.head(step.arc))) line.cost += any_time * step.cost;
   }
   return line;
 }

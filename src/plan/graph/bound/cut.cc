@@ -28,8 +28,9 @@ std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* t
   }
   for (const ChargeArc& step : charge_arcs_) flow_.set_capacity(step.arc, unit * step.cost);
   for (const Instead& instead : insteads_) {
-    flow_.set_capacity(instead.arc, price * instead.bytes + unit * instead.cost);
+    flow_.set_capacity(instead.arc, price * instead.bytes);
   }
+  for (const ExcessArc& step : excess_arcs_) flow_.set_capacity(step.arc, unit * step.cost);
   for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, 0);
   *total = flow_.cut(kSource, kSink);
   if (*total >= MaxFlow::kInfinite) return std::nullopt;
@@ -49,8 +50,9 @@ std::optional<Instant::Paid> Instant::pay(const Prices& prices) {
   // It is not known which place is live. So no other price than that of the bytes of the smallest
   // one is asked for.
   for (const Instead& instead : insteads_) {
-    flow_.set_capacity(instead.arc, prices.byte * instead.bytes + prices.unit * instead.cost);
+    flow_.set_capacity(instead.arc, prices.byte * instead.bytes);
   }
+  for (const ExcessArc& step : excess_arcs_) flow_.set_capacity(step.arc, prices.unit * step.cost);
   for (const Wanted& one : wanted_) flow_.set_capacity(one.arc, of(prices.missed, one.value));
   Paid paid;
   paid.total = flow_.cut(kSource, kSink);
@@ -82,8 +84,10 @@ std::vector<ValueIndex> Instant::cheapest(const std::vector<double>& prices) {
   }
   for (const Instead& instead : insteads_) {
     const double price = instead.bytes > 0 ? kUnit * prices[instead.smallest] : 0;
-    flow_.set_capacity(instead.arc, static_cast<Amount>(std::min(price, kLargest)) +
-                                        static_cast<Amount>(kUnit) * instead.cost);
+    flow_.set_capacity(instead.arc, static_cast<Amount>(std::min(price, kLargest)));
+  }
+  for (const ExcessArc& step : excess_arcs_) {
+    flow_.set_capacity(step.arc, static_cast<Amount>(kUnit) * step.cost);
   }
   if (flow_.cut(kSource, kSink) >= MaxFlow::kInfinite) return {};
   return current_line().kept;
@@ -103,8 +107,10 @@ Instant::Line Instant::current_line() const {
   for (const Instead& instead : insteads_) {
     if (flow_.on_source_side(flow_.head(instead.arc))) continue;
     line.bytes += instead.bytes;
-    line.cost += instead.cost;
     line.kept.push_back(instead.smallest);
+  }
+  for (const ExcessArc& step : excess_arcs_) {
+    if (!flow_.on_source_side(flow_.head(step.arc))) line.cost += step.cost;
   }
   return line;
 }

@@ -17,6 +17,13 @@ using common::takes;
 namespace {
 
 constexpr int32_t kNew = -1, kGrantedNode = -2;
+
+size_t steps_of(const GraphFacts& facts) {
+  size_t steps = 0;
+  for (const GraphFacts::Excess& excess : facts.excesses) steps += excess.steps.size();
+  return steps;
+}
+
 bool taken_by_every_first_run(const Op& op, ValueIndex value) {
   return std::all_of(op.variants.begin(), op.variants.end(), [&](const Variant& variant) {
     return !can_be_first(variant) || takes(variant, value);
@@ -34,10 +41,11 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
       extra_((variant.time - facts.first_time[op]).count()),
       forced_op_(facts.graph.ops.size(), 0),
       forced_value_(facts.graph.values.size(), 0),
+      run_given_(facts.graph.ops.size(), 0),
       not_live_(facts.graph.values.size(), 0),
       gone_(facts.graph.values.size(), 0),
       node_of_(facts.graph.values.size(), kNew),
-      flow_(2 + 3 * facts.graph.values.size()) {
+      flow_(2 + 3 * facts.graph.values.size() + steps_of(facts)) {
   const Graph& graph = facts.graph;
   base_ = Amount{graph.fixed.count()} + variant.workspace.count();
   for (size_t v = 0; v < graph.values.size(); ++v) {
@@ -72,6 +80,7 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
     }
   }
   add_eithers();
+  add_excesses();
   // nodes_ grows in this loop, by what is needed to make the values that are needed.
   for (size_t k = 0; k < nodes_.size(); ++k) {
     const Node node = nodes_[k];
@@ -83,8 +92,9 @@ Instant::Instant(const GraphFacts& facts, OpIndex op, const Variant& variant,
     for (const ValueIndex read : how.reads) need(read, node.needed + 1);
     if (how.charge > 0) {
       charges_.push_back(
-          {facts.group[facts.makers[node.value].front()], how.charge,
-           gone_[node.value] && !stretch.follows_another ? node.needed : node.needed + 1});
+          {facts.group[node.value], how.charge,
+           gone_[node.value] && !stretch.follows_another ? node.needed : node.needed + 1,
+           facts_.is_limited(node.value)});
     }
   }
   for (Instead& instead : insteads_) {
@@ -169,14 +179,49 @@ void Instant::force(OpIndex until, ValueIndex live) {
       if (op != op_ && taken_by_every_first_run(facts_.graph.ops[op], value)) gone_[value] = 1;
     }
   }
+  find_run_given();
 }
 
-// Returns whether the maker of this value has run by the time of b, in every plan. Then a run that
-// makes it is a re-run.
+// Lemma 2 (e), for each realization as if it were the plan's. A value that has been live was made
+// by the realization if nothing outside of the choice can make it.
+void Instant::find_run_given() {
+  std::vector<char> has_been(forced_value_);
+  for (size_t c = 0; c < facts_.graph.choices.size(); ++c) {
+    for (const Realization& realization : facts_.graph.choices[c].realizations) {
+      std::vector<ValueIndex> added;
+      // What an op of the realization reads is made before it. So one pass from the last op to the
+      // first finds all.
+      for (size_t k = realization.ops.size(); k-- > 0;) {
+        const OpIndex op = realization.ops[k];
+        const Op& one = facts_.graph.ops[op];
+        const bool has_run =
+            forced_op_[op] || std::ranges::any_of(one.variants, [&](const Variant& variant) {
+              return std::ranges::any_of(variant.writes, [&](ValueIndex value) {
+                return has_been[value] && facts_.choice_of_makers[value] == static_cast<int32_t>(c);
+              });
+            });
+        run_given_[op] = has_run;
+        if (!has_run) continue;
+        for (const ValueIndex value : op == op_ ? variant_.reads : facts_.first_reads[op]) {
+          if (has_been[value]) continue;
+          has_been[value] = 1;
+          added.push_back(value);
+        }
+      }
+      for (const ValueIndex value : added) has_been[value] = 0;
+    }
+  }
+}
+
+// Returns whether every run that makes this value after b is a re-run, in every plan: its maker has
+// run by the time of b.
 bool Instant::charged(ValueIndex value) const {
   if (!facts_.one_maker[value]) return false;
   if (forced_value_[value]) return true;
-  return facts_.makers[value].size() == 1 && forced_op_[facts_.makers[value].front()];
+  const std::vector<OpIndex>& makers = facts_.makers[value];
+  if (makers.size() == 1 && forced_op_[makers.front()]) return true;
+  return facts_.choice_of_makers[value] >= 0 &&
+         std::ranges::all_of(makers, [&](OpIndex maker) { return run_given_[maker] != 0; });
 }
 
 Instant::Making Instant::making(ValueIndex value) const {
@@ -196,7 +241,8 @@ Instant::Making Instant::making(ValueIndex value) const {
     if (runs_once(op) && (again || !is_to_come(maker))) continue;
     for (const Variant& variant : op.variants) {
       if (!contains(variant.writes, value) || (again && !can_be_rerun(variant))) continue;
-      const int64_t charge = again ? variant.time.count() : 0;
+      const Nanos most = std::min(variant.time, facts_.most_charge[value]);
+      const int64_t charge = again ? most.count() : 0;
       if (made) {
         how.charge = std::min(how.charge, charge);
         std::erase_if(how.reads, [&](ValueIndex read) { return !contains(variant.reads, read); });
@@ -248,7 +294,25 @@ void Instant::add_eithers() {
         places.begin(), places.end(),
         [&](ValueIndex a, ValueIndex b) { return values[a].bytes < values[b].bytes; });
     insteads_.push_back({flow_.add_arc(kSource, *node, 0), std::move(places), smallest,
-                         values[smallest].bytes.count(), either.extra.count()});
+                         values[smallest].bytes.count()});
+  }
+}
+
+// Lemma 7 (b). A step that is not on the source's side is paid, and so are the steps below it.
+void Instant::add_excesses() {
+  size_t node = 2 + 3 * facts_.graph.values.size();
+  for (const GraphFacts::Excess& excess : facts_.excesses) {
+    if (!is_inside(excess.after, excess.last)) continue;
+    for (const ValueIndex value : excess.always) need(value, kSource);
+    int64_t below = 0;
+    for (const GraphFacts::Excess::Step& step : excess.steps) {
+      if (below > 0) flow_.add_arc(node - 1, node, MaxFlow::kInfinite);
+      const int64_t extra = step.extra.count();
+      excess_arcs_.push_back({flow_.add_arc(kSource, node, 0), extra - below});
+      for (const ValueIndex value : step.values) need(value, node);
+      below = extra;
+      ++node;
+    }
   }
 }
 
@@ -259,12 +323,19 @@ void Instant::add_charges() {
     return std::tie(a.group, a.cost) < std::tie(b.group, b.cost);
   });
   size_t node = 2 + 2 * nodes_.size();
+  bool is_limited = false;
   for (size_t k = 0; k < charges_.size(); ++k) {
     const bool same_group = k > 0 && charges_[k - 1].group == charges_[k].group;
     const int64_t below = same_group ? charges_[k - 1].cost : 0;
+    if (!same_group) is_limited = false;
+    for (size_t n = k; !same_group && n < charges_.size(); ++n) {
+      if (charges_[n].group != charges_[k].group) break;
+      is_limited = is_limited || charges_[n].is_limited;
+    }
     if (!same_group || charges_[k].cost > below) {
       ++node;
-      charge_arcs_.push_back({flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below});
+      charge_arcs_.push_back(
+          {flow_.add_arc(node - 1, kSink, 0), charges_[k].cost - below, is_limited});
       if (same_group) flow_.add_arc(node - 1, node - 2, MaxFlow::kInfinite);
     }
     flow_.add_arc(charges_[k].node, node - 1, MaxFlow::kInfinite);

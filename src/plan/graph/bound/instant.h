@@ -45,7 +45,9 @@ struct Assumption {
 // | making                 | how a value can come to be after b | 4     |
 // | need                   | what is needed after b             | 5     |
 // | add_charges            | what re-runs cost                  | 6     |
+// | find_run_given         | what has run with a realization    | 2     |
 // | add_eithers            | a value, or one in its place       | 7     |
+// | add_excesses           | values, or a slower realization    | 7     |
 // | least_time             | the cut                            | 8     |
 // | least_peak             | the least peak                     | 9     |
 // | assume                 | cases                              | 12    |
@@ -157,19 +159,25 @@ class Instant {
     bool can_keep;
   };
   struct Charge {
-    OpIndex group;
+    ValueIndex group;
     int64_t cost;
-    size_t node;  // if it is on the source's side, the charge is paid
+    size_t node;      // if it is on the source's side, the charge is paid
+    bool is_limited;  // the excess of a choice may stand for it
   };
   struct ChargeArc {
     size_t arc;
     int64_t cost;
+    bool is_limited;  // some charge of the group is
   };
   struct Instead {
     size_t arc;                      // to the value that is needed if no place is live
     std::vector<ValueIndex> places;  // the values that can be live in its place
     ValueIndex smallest;             // the smallest place
-    int64_t bytes, cost;
+    int64_t bytes;
+  };
+  struct ExcessArc {
+    size_t arc;  // to a step that is on the source's side if all of its values are needed
+    int64_t cost;
   };
   struct Wanted {
     size_t arc;  // the arc that is cut if the value is missed
@@ -189,12 +197,14 @@ class Instant {
   void assume(std::vector<Assumption> assumptions);
   bool stays(ValueIndex value) const;
   void force(OpIndex until, ValueIndex live = -1);
+  void find_run_given();
   Making making(ValueIndex value) const;
   bool charged(ValueIndex value) const;
   // Returns the node n(v) of a value, or nothing if the value is granted.
   std::optional<size_t> node_of(ValueIndex value);
   void need(ValueIndex value, size_t from);
   void add_eithers();
+  void add_excesses();
   void add_charges();
   // Spent has the times of first runs before b, from b on, and of those of which neither is known.
   struct Spent {
@@ -214,6 +224,7 @@ class Instant {
   int64_t extra_ = 0;                           // the time of the variant beyond the fastest one
   Amount base_ = 0;                             // the bytes while b runs, without those of L
   std::vector<char> forced_op_, forced_value_;  // by the time of b: has run; has been live
+  std::vector<char> run_given_;                 // by op: has run by then if its realization runs
   std::vector<char> not_live_;                  // by value: an assumption says that it is not in L
   std::vector<char> gone_;                      // by value: it was live, and was taken before b
   std::vector<int32_t> node_of_;                // by value: n(v); -1: none yet, -2: granted
@@ -221,6 +232,7 @@ class Instant {
   std::vector<Charge> charges_;
   std::vector<ChargeArc> charge_arcs_;
   std::vector<Instead> insteads_;
+  std::vector<ExcessArc> excess_arcs_;
   std::vector<Wanted> wanted_;
   MaxFlow flow_;
   std::vector<std::vector<ValueIndex>> kept_;
