@@ -29,10 +29,10 @@ class Passes {
  public:
   // Each stage is a pass of its own.
   explicit Passes(const std::vector<PreparedStage>& stages);
-  // Makes the passes as long as possible. A stage with sharded parameters is a pass of its own, because
-  // it holds its gathered gradients until the end of its pass. `copies_gradients` says for each stage whether the end of
-  // its backward took memory for copies of gradients when it was measured. A pass takes this memory
-  // at its own end, so only its first stage may need it.
+  // Makes the passes as long as possible. A stage with sharded parameters is a pass of its own,
+  // because it holds its gathered gradients until the end of its pass. `copies_gradients` says for
+  // each stage whether the end of its backward took memory for copies of gradients when it was
+  // measured. A pass takes this memory at its own end, so only its first stage may need it.
   Passes(const PreparedModel& model, const Places& places, const Program& program,
          const std::vector<bool>& copies_gradients);
 
