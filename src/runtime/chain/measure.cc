@@ -10,6 +10,7 @@
 #include "reprise/runtime/allocator.h"
 #include "runtime/chain/agreement.h"
 #include "runtime/chain/equal_stages.h"
+#include "runtime/chain/kept_bytes.h"
 #include "runtime/chain/loss_sink.h"
 #include "runtime/chain/option_times.h"
 #include "runtime/chain/problem.h"
@@ -25,12 +26,9 @@
 
 namespace reprise::runtime::internal::chain {
 
-using device::counted_bytes_of;
 using device::drain_backward_queue;
-using device::MadeStorages;
 using device::make_node;
 using device::storage_bytes;
-using device::storages_taken_since;
 using device::time_run;
 using device::TimedRun;
 using device::uncounted_bytes;
@@ -39,11 +37,6 @@ using state::RandomState;
 using state::ValueKeeper;
 
 namespace {
-
-// The memory before, after and during one run.
-struct Reading {
-  int64_t before = 0, after = 0, peak = 0;  // bytes
-};
 
 class Measurement {
  public:
@@ -109,11 +102,7 @@ class Measurement {
 
   template <class Work>
   Reading read(Work&& work) const {
-    const int64_t before = memory_count(model_.device).live;
-    reset_peak(model_.device);
-    work();
-    const MemoryCount after = memory_count(model_.device);
-    return {before, after.live, after.peak};
+    return read_memory(model_.device, std::forward<Work>(work));
   }
 
   void measure_forward(size_t i) {
@@ -137,13 +126,16 @@ class Measurement {
       random.restore();
       StageOption option;
       option.name = form.name;
-      measure_kept_bytes(prepared, form.saved_form, x, row, option);
+      const bool input_needed = model_.begins(i) || reads_output(measured_.chain.stages[i - 1]);
+      const int64_t movable = measure_kept_bytes(
+          [&] { return run_keep(prepared, x, model_.parameters, form.saved_form); }, model_.device,
+          input_needed, x, row, option);
       if (form.saved_form.way > 0) {
         option.exactness = Exactness::kRounding;
       } else if (on_any_rank(!saves_most(option, row.options))) {
         continue;
       }
-      if (option.saved != Bytes(movable_)) {
+      if (option.saved != Bytes(movable)) {
         measured_.stays.push_back(fmt::format("s{}.{}", i, option.name));
       }
       row.options.push_back(std::move(option));
@@ -180,46 +172,6 @@ class Measurement {
     return std::all_of(others.begin(), others.end(), [&](const StageOption& other) {
       return option.saved + kWorthwhile <= other.saved;
     });
-  }
-
-  // Measures the bytes that a kept run holds. Also finds out which boundaries the backward needs:
-  // their memory does not come back when nobody else holds them. Clears x.
-  void measure_kept_bytes(const PreparedStage& prepared, const SavedForm& saved_form, Tensors& x,
-                          reprise::Stage& row, StageOption& option) {
-    std::pair<Tensors, Kept> result;
-    Reading keep;
-    {
-      const MadeStorages made(model_.device);
-      keep = read([&] { result = run_keep(prepared, x, model_.parameters, saved_form); });
-      movable_ = counted_bytes_of(made.alive_without(result.first));
-    }
-    const int64_t output = storage_bytes(result.first), input = storage_bytes(x);
-    if (!row.options.empty() && row.output != Bytes(output)) {
-      throw InputError(fmt::format("way '{}' of stage '{}' returns {} bytes, and the stage {}",
-                                   option.name, row.name, output, row.output.count()));
-    }
-    row.output = Bytes(output);
-    option.saved = Bytes(std::max<int64_t>(0, keep.after - keep.before - output));
-    option.forward.workspace = Bytes(keep.peak - keep.after);
-    option.consumes = true;
-    result.first.clear();
-    const int64_t without_output = memory_count(model_.device).live;
-    option.reads_output = keep.after - without_output < output;
-    const std::vector<device::WeakStorage> given = storages_taken_since(x, model_.device, 0);
-    x.clear();
-    const int64_t held = input - (without_output - memory_count(model_.device).live);
-    option.reads_input = held > 0;
-    const size_t i = measured_.chain.stages.size() - 1;
-    const bool needed_later = model_.begins(i) || reads_output(measured_.chain.stages[i - 1]);
-    option.consumes_input = held > 0 && !needed_later;
-    // The backward may read only some tensors of a tuple. From now on these count as saved bytes of
-    // the stage, and the other tensors are freed.
-    if (option.consumes_input && held < input) {
-      option.reads_input = false;
-      option.saved += Bytes(held);
-      movable_ += counted_bytes_of(given);
-      option.forward.workspace += Bytes(input - held);
-    }
   }
 
   static bool reads_output(const reprise::Stage& stage) {
@@ -326,7 +278,8 @@ class Measurement {
       random.restore();
       drop_sharded_gradients(model_.stages[i]);
     };
-    measure_options(runs, times_, again, [&] { return sums_before(i); }, row.options);
+    measure_options(
+        runs, times_, again, [&] { return sums_before(i); }, row.options);
     if (splitting_.measured) measure_halves(i, gradient, random);
     return Parked(result);
   }
@@ -440,7 +393,6 @@ class Measurement {
   // Says which gradients of the outputs of the stage are held, and which of its inputs.
   std::vector<bool> holds_, holds_next_;
   GradientBook book_;
-  int64_t movable_ = 0;   // bytes of known storages that the last kept run holds
   int64_t resident_ = 0;  // bytes that the loss leaves until the end of the step
 };
 

@@ -34,7 +34,6 @@ using internal::chain::measure;
 using internal::chain::MeasuredChain;
 using internal::chain::ModelContents;
 using internal::chain::order_of;
-using internal::chain::plan_together;
 using internal::chain::PlanKey;
 using internal::chain::PlannedModel;
 using internal::chain::prepare;
@@ -46,7 +45,6 @@ using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
 using internal::device::uncounted_bytes;
-using internal::distributed::Peers;
 using internal::transfer::AutoMemory;
 using internal::transfer::is_auto;
 using internal::transfer::memory_for_auto;
@@ -211,45 +209,6 @@ void Remat::State::open_far_memory(const at::Tensor& input) {
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
   far = open_memory(options.offload, input.device());
-}
-
-bool Remat::State::has_sharded_parameters() const {
-  return any_stage([](const Stage& stage) { return stage.sharded != nullptr; });
-}
-
-bool Remat::State::has_ways() const {
-  return any_stage([](const Stage& stage) { return !stage.ways.empty(); });
-}
-
-bool Remat::State::any_stage(const std::function<bool(const Stage&)>& matches) const {
-  return std::any_of(tail.begin(), tail.end(), matches) ||
-         std::any_of(branches.begin(), branches.end(), [&](const StageBranch& branch) {
-           return std::any_of(branch.stages.begin(), branch.stages.end(), matches);
-         });
-}
-
-void Remat::State::find_peers() {
-  if (peers || options.group.empty()) {
-    if (!peers && (has_sharded_parameters() || has_ways())) {
-      throw InputError(
-          "stages with sharded parameters or with other ways need RematOptions::group");
-    }
-    return;
-  }
-  if (branches.size() > 1 || !tail.empty()) {
-    throw InputError("ranks plan a single chain together, and this model has several branches");
-  }
-  if (!options.offload.to.empty()) {
-    throw InputError(
-        "the values of a model that several ranks plan together do not move: leave out the "
-        "memory behind the device");
-  }
-  peers = std::make_unique<Peers>(options.group);
-}
-
-PlanResult Remat::State::ask(const Problem& problem, const PlanOptions& planning) const {
-  return peers ? plan_together(*peers, problem, planning)
-               : internal::chain::plan(problem, planning);
 }
 
 void Remat::State::drop_outdated() {

@@ -1,0 +1,53 @@
+// The part of a Remat that plans together with other ranks.
+#include <algorithm>
+#include <memory>
+
+#include "reprise/model/errors.h"
+#include "runtime/chain/agreement.h"
+#include "runtime/chain/remat_state.h"
+
+namespace reprise::runtime {
+
+using internal::chain::plan_together;
+using internal::distributed::Peers;
+
+bool Remat::State::has_sharded_parameters() const {
+  return any_stage([](const Stage& stage) { return stage.sharded != nullptr; });
+}
+
+bool Remat::State::has_ways() const {
+  return any_stage([](const Stage& stage) { return !stage.ways.empty(); });
+}
+
+bool Remat::State::any_stage(const std::function<bool(const Stage&)>& matches) const {
+  return std::any_of(tail.begin(), tail.end(), matches) ||
+         std::any_of(branches.begin(), branches.end(), [&](const StageBranch& branch) {
+           return std::any_of(branch.stages.begin(), branch.stages.end(), matches);
+         });
+}
+
+void Remat::State::find_peers() {
+  if (peers || options.group.empty()) {
+    if (!peers && (has_sharded_parameters() || has_ways())) {
+      throw InputError(
+          "stages with sharded parameters or with other ways need RematOptions::group");
+    }
+    return;
+  }
+  if (branches.size() > 1 || !tail.empty()) {
+    throw InputError("ranks plan a single chain together, and this model has several branches");
+  }
+  if (!options.offload.to.empty()) {
+    throw InputError(
+        "the values of a model that several ranks plan together do not move: leave out the "
+        "memory behind the device");
+  }
+  peers = std::make_unique<Peers>(options.group);
+}
+
+PlanResult Remat::State::ask(const Problem& problem, const PlanOptions& planning) const {
+  return peers ? plan_together(*peers, problem, planning)
+               : internal::chain::plan(problem, planning);
+}
+
+}  // namespace reprise::runtime
