@@ -76,7 +76,7 @@ void take(CapturedStep& step, std::vector<Action> actions, const Machine& machin
   plan.lower_bound = Nanos(0);
   plan.machine_sha256.clear();
   const Timeline timeline = simulate(step.graph(), plan.actions, machine);
-  plan.peak = timeline.peak;
+  plan.budget = plan.peak = timeline.peak;
   plan.time = timeline.time;
   step.use(plan, {.offload = {.machine = machine}});
 }
