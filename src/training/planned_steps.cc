@@ -310,4 +310,12 @@ at::Tensor run_stages(const Model& model, const at::Tensor& input) {
   return run_stages(model, {input}, 0, model.stages.size())[0];
 }
 
+Bytes bytes_away(const Profile& profile) {
+  Bytes sum;
+  for (const Value& value : std::get<Graph>(profile.problem).values) {
+    if (!value.home.empty() && value.kind == ValueKind::kInput) sum += value.bytes;
+  }
+  return sum;
+}
+
 }  // namespace reprise::training

@@ -78,6 +78,9 @@ runtime::BodyFunction training_body(const Model& model, const std::string& from)
 // Returns the step of plain training, or of accumulation by hand in this many parts.
 runtime::StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
+// Returns the bytes of the values that lie in another memory before the step.
+Bytes bytes_away(const Profile& profile);
+
 // Runs the stages one after the other, as the plain training step does.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);
 

@@ -11,12 +11,12 @@
 #include <variant>
 
 #include "reprise/model/errors.h"
-#include "reprise/plan/registry.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/chain/prepare.h"
 #include "runtime/device/median.h"
 #include "runtime/device/stopwatch.h"
 #include "training/approximate.h"
+#include "training/choose_mode.h"
 #include "training/data.h"
 #include "training/optimizer.h"
 #include "training/outcome.h"
@@ -25,7 +25,6 @@
 
 namespace reprise::training {
 
-using runtime::AlternativeOptions;
 using runtime::CodecCheck;
 using runtime::install_cpu_allocator;
 using runtime::memory_count;
@@ -51,33 +50,6 @@ constexpr int64_t kFirstLogged = 3;
 
 Nanos since(Clock::time_point start) {
   return Nanos(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
-}
-
-// Returns whether the options ask for anything that only graph mode has.
-bool needs_graph_mode(const TrainOptions& options) {
-  return options.consume_gradients || options.micro_batches != 1 || !options.parts_from.empty() ||
-         options.alternatives != AlternativeOptions{};
-}
-
-// Returns why a step is trained in chain mode, as far as that is known without a capture. The text
-// is empty if only a capture can tell.
-std::string why_chain_without_capture(const TrainOptions& options) {
-  if (!options.planner.empty() && find_planner(options.planner).plan_graph == nullptr) {
-    return "the planner " + options.planner + " plans chains";
-  }
-  if (!options.check) {
-    return "without the check no step takes plain training's memory, which a capture needs";
-  }
-  return {};
-}
-
-// Returns the bytes of the values that lie in another memory before the step.
-Bytes bytes_away(const Profile& profile) {
-  Bytes sum;
-  for (const Value& value : std::get<Graph>(profile.problem).values) {
-    if (!value.home.empty() && value.kind == ValueKind::kInput) sum += value.bytes;
-  }
-  return sum;
 }
 
 class Training {
@@ -464,14 +436,7 @@ class Training {
 TrainReport train(const TrainOptions& given) {
   validate(given);
   TrainOptions options = given;
-  std::string why_chain;
-  const bool graph = needs_graph_mode(options) || options.group != nullptr;
-  if (options.mode == TrainMode::kAuto && graph) {
-    options.mode = TrainMode::kGraph;
-  } else if (options.mode == TrainMode::kAuto) {
-    why_chain = why_chain_without_capture(options);
-    if (!why_chain.empty()) options.mode = TrainMode::kChain;
-  }
+  std::string why_chain = choose_mode(options);
   install_cpu_allocator();
   std::optional<SavedRun> saved;
   if (!options.state.empty()) saved.emplace(options);
