@@ -151,6 +151,25 @@ TEST(Join, PlannersOfGraphsPlanItToo) {
   EXPECT_FALSE(frontier(join, {.time_limit = Nanos(200'000'000)}).points.empty());
 }
 
+// Sums of bytes that are rounded up must stay within 64 bits, which a sanitizer sees.
+TEST(Join, WithoutABudgetThePlanIsThatOfPlentyOfMemory) {
+  Join join = example_join();
+  for (Branch& branch : join.branches) {
+    const std::vector<Stage> once = branch.stages;
+    while (branch.stages.size() < 12) {
+      branch.stages.insert(branch.stages.end(), once.begin(), once.end());
+    }
+  }
+  const PlanResult any = plan(join);
+  PlanOptions options;
+  options.budget = Bytes(int64_t{1} << 40);
+  const PlanResult plenty = plan(join, options);
+  ASSERT_TRUE(any.plan && plenty.plan);
+  EXPECT_EQ(any.termination, Termination::kOptimal);
+  EXPECT_EQ(any.plan->time, plenty.plan->time);
+  EXPECT_EQ(any.lower_bound, plenty.lower_bound);
+}
+
 TEST(Join, TooManyBranchesAndNoTimeAreNoCrash) {
   Join join = example_join();
   PlanOptions options;

@@ -83,6 +83,17 @@ namespace {
 
 constexpr int64_t kGrids[] = {8, 16, 32, 128, 1024};  // coarse passes: parts of the memory
 
+// Returns at least the bytes of every plan. So a budget without a limit has a size, and sums of
+// bytes that are rounded up stay within 64 bits.
+int64_t most_bytes(const Graph& graph) {
+  Bytes sum;
+  for (const Value& value : graph.values) sum += value.bytes;
+  for (const Op& op : graph.ops) {
+    for (const Variant& variant : op.variants) sum += variant.workspace;
+  }
+  return std::min(sum.count(), INT64_MAX / 4);
+}
+
 class JoinSearch {
  public:
   JoinSearch(const JoinProblem& problem, SearchControl& control)
@@ -92,7 +103,7 @@ class JoinSearch {
         control_(control) {
     outside_ = problem.join.fixed.count();
     for (const Branch& branch : problem.join.branches) outside_ += branch.input.bytes.count();
-    memory_ = problem.budget.count() - outside_;
+    memory_ = std::min(problem.budget.count() - outside_, most_bytes(problem.graph));
     const ChainLoss& loss = problem.join.loss;
     loss_ = {loss.cost.workspace.count(), loss.consumes};
     least_time_ = loss.cost.time.count();
