@@ -7,7 +7,7 @@ namespace {
 
 using Sharded = std::shared_ptr<const ShardedParameters>;
 
-Sharded joined(const Sharded& first, const Sharded& second) {
+Sharded both_of(const Sharded& first, const Sharded& second) {
   if (!first || !second) return first ? first : second;
   return std::make_shared<const ShardedParameters>(ShardedParameters{
       .has = [=](const at::Tensor& leaf) { return first->has(leaf) || second->has(leaf); },
@@ -27,7 +27,7 @@ Stage joined(const Stage& first, const Stage& second) {
     return [=](const Tensors& x) { return b(a(x)); };
   };
   Stage both{first.name + "+" + second.name, nullptr, in_turn(first.forward, second.forward),
-             joined(first.sharded, second.sharded)};
+             both_of(first.sharded, second.sharded)};
   for (const StageWay& way : first.ways) {
     both.ways.push_back({way.name, in_turn(way.forward, second.forward)});
   }

@@ -9,6 +9,7 @@
 namespace reprise::runtime {
 
 using internal::chain::plan_together;
+using internal::chain::Problem;
 using internal::distributed::Peers;
 
 bool Remat::State::has_sharded_parameters() const {
