@@ -254,7 +254,6 @@ class Partition:
         self._costs = costs_of(options.times)
         self._limit: int | None = None  # the budget in bytes, once it is known
         self._margin = 0 if options.margin == MEASURED else bytes_of(options.margin, "margin")
-        self._misfits = 0  # plans that took more than the budget
         self._at_smallest = False  # whether no plan has a smaller peak than the last one
 
     def __call__(
@@ -292,9 +291,6 @@ class Partition:
         recomputes = self._limit - self._margin < self.planned.result.baseline.peak_bytes
         if above <= 0 and (not recomputes or -above < _WORTHWHILE * self._limit):
             return False
-        if above > 0:  # A plan with less needs other calls again, so the steps get longer.
-            above *= 2**self._misfits
-            self._misfits += 1
         self._margin += above
         return True
 
