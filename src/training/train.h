@@ -54,8 +54,8 @@ struct TrainOptions {
   std::string planner = {};  // empty: the mode's own
   // Chain mode and graph mode: where values may move while nothing reads them.
   runtime::OffloadOptions offload = {};
-  // With `consume_gradients`: the optimizer's state lies in that memory between the steps
-  // (StepPlanOptions::offload_optimizer).
+  // Says whether the optimizer's state lies in that memory between the steps. It needs
+  // `consume_gradients` (StepPlanOptions::offload_optimizer).
   bool offload_optimizer = false;
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs

@@ -157,8 +157,8 @@ void expect_split(const Pipeline& pipeline, const PipelinePlan& plan) {
   }
 }
 
-// With memory for everything, the step of equal parts is that of ZB-H1: 30 m + 10 (p - 1) for each
-// stage of a part. No plan that splits nothing is as fast.
+// If everything fits in memory, equal parts take the time of ZB-H1: 30 m + 10 (p - 1) for each stage
+// of a part. No plan that splits nothing is as fast.
 TEST(JointPipelines, SplitTheBackwardsOfEqualParts) {
   for (const int devices : {2, 3, 4}) {
     SCOPED_TRACE(std::to_string(devices) + " devices");

@@ -53,9 +53,9 @@ class CaptureZoo : public ::testing::TestWithParam<std::string> {
       const Bytes budget(plain.peak.count() - (plain.peak.count() - floor) * k / 5);
       SCOPED_TRACE(fmt::format("budget {} of {}", budget.count(), plain.peak.count()));
       try {
-        captured.plan({.budget = budget, .time_limit = Nanos(300'000'000)});
+        captured.plan({.budget = budget, .time_limit = Nanos(1'000'000'000)});
       } catch (const BudgetError&) {
-        EXPECT_GE(k, 3);  // On a busy machine the search for tight ones needs longer.
+        EXPECT_GT(k, 3);  // the search for tight ones may need longer
         continue;
       }
       repeated += recomputes(*captured.planned().plan);

@@ -114,7 +114,7 @@ TEST_F(FarState, StepsHaveTheBitsAndTheBytes) {
       const PlanResult none = step.try_plan(far(Bytes(1)));
       ASSERT_FALSE(none.plan);
       step.plan(far(none.smallest_budget.value() + Bytes(1 << 14), arena));
-      EXPECT_LE(step.planned().plan->peak, whole);  // On a slow machine the search ends early.
+      EXPECT_LT(step.planned().plan->peak, whole);
       EXPECT_TRUE(verify(step.graph(), *step.planned().plan, step.planned().budget, step.machine())
                       .empty());
       for (size_t k = 0; k < expected.size(); ++k) {

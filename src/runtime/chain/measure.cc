@@ -155,7 +155,7 @@ class Measurement {
     boundaries_[model_.output_of(i)] = Parked(y);
   }
 
-  // What all ranks run must not depend on what one of them finds.
+  // All ranks run the same stages in the same way, so one answer stands for all ranks.
   bool on_any_rank(bool mine) const {
     return chain::on_any_rank(model_.peers, mine, model_.device);
   }

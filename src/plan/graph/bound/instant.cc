@@ -189,8 +189,8 @@ void Instant::find_run_given() {
   for (size_t c = 0; c < facts_.graph.choices.size(); ++c) {
     for (const Realization& realization : facts_.graph.choices[c].realizations) {
       std::vector<ValueIndex> added;
-      // What an op of the realization reads is made before it. So one pass from the last op to the
-      // first finds all.
+      // The realization makes the operands of an op before the op. So one pass from the last op to
+      // the first finds all.
       for (size_t k = realization.ops.size(); k-- > 0;) {
         const OpIndex op = realization.ops[k];
         const Op& one = facts_.graph.ops[op];
