@@ -190,7 +190,12 @@ class Front final : public CUDAAllocator {
 
 class CudaHeap final : public DeviceHeap {
  public:
-  CudaHeap() : front_(*caching::allocator.load()) { caching::allocator.store(&front_); }
+  // Operators take memory from the first of the two, and the runtime takes it for values that come
+  // back to the device from the second one.
+  CudaHeap() : front_(*caching::allocator.load()) {
+    caching::allocator.store(&front_);
+    c10::SetAllocator(c10::kCUDA, &front_);
+  }
 
   void* take(int64_t bytes, c10::Device device) override {
     const c10::cuda::CUDAGuard guard(device);
