@@ -1,50 +1,55 @@
 """Compares ways to train large networks on a GPU: memory, fragmentation, time, largest batch.
 
-Each row is a process of its own (gpu_case.py), so that a row that runs out of memory or crashes
-says why and ends nothing else. Per network and precision, at batches from comfortable to
-impossible: eager PyTorch, torch.utils.checkpoint per stage, torch.compile with and without
-activation_memory_budget, Reprise in chain, graph and online mode with the peaks of eager and of
-checkpoint as budgets, and with half of eager's. Then the largest batch that trains in 8 GB and in
-all of the device.
+Rows run in other processes (gpu_case.py), so that a row that runs out of memory or crashes says why
+and ends nothing else. Rows that share a capture share a process. Per network and precision, at
+batches from comfortable to impossible: eager PyTorch, torch.utils.checkpoint per stage,
+torch.compile with and without activation_memory_budget, and with Reprise's backend; Reprise in
+chain, graph and online mode, with and without host memory and device graphs, and with AdamW inside
+the step. Budgets are shares of eager's peak, and the peak of checkpoint. Then the largest batch
+that trains in 8 GB and in all of the device.
 
     python gpu.py --device cuda -o results [--networks gpt] [--precisions bfloat16] [--minutes 8]
 
 gpu.json is written anew after every row, gpu.md at the end. With --resume, rows of an earlier run
-on this machine are kept. On the CPU, peaks are those of Reprise's allocator, and the page says that
-the figures of a GPU are missing.
+on this machine are kept. Several runs may share a device: with --lock they take turns. On the CPU,
+peaks are those of Reprise's allocator, and the page says that the figures of a GPU are missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_case import WAYS, Case
 from gpu_networks import GPU_NETWORKS, QUICK_BATCH
+from gpu_page import BUDGET_SHARE, label, page, told
+from gpu_ways import CAPTURING, WAYS, WITH_OPTIMIZER, Case
 
 PRECISIONS = ("float32", "bfloat16")
 # The batches are those for which eager training would need these shares of the device's memory.
 SIZES = {"tight": 0.8, "beyond": 1.5, "comfortable": 0.25, "far beyond": 3.0}
 SMALL = "small"  # so few samples that starting the kernels takes most of the time
-BUDGETS = ("eager's peak", "half of it", "checkpoint's peak")
+GIVEN = "given"  # by --batches
+# Budgets as shares of eager's peak, from small to large: a smaller plan then has no memory of a
+# larger one in its process.
+PEAK_SHARES = {"30 % of it": 0.3, "half of it": 0.5, "eager's peak": 1.0}
+BUDGETS = (*PEAK_SHARES, "checkpoint's peak")
+# Where all fits, nothing moves, and nothing is made again.
+BELOW_PEAK = {way for way in WAYS if "host memory" in way or way == "torch.compile, Reprise"}
 KEPT_SHARES = (0.5, 0.2)  # of the activations, for torch.compile
-BUDGET_SHARE = 0.9  # of the memory, for Reprise where eager training has no peak to compare with
 SIMULATED = 8_000_000_000  # bytes
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-NOT_THERE = (
-    "Values that move to the host, and online mode on a device, are not measured, because Reprise",
-    "does not have them yet.",
-)
-
 Row = dict[str, Any]
 
 
@@ -70,12 +75,10 @@ class Bench:
         minutes = self.options.minutes
         return minutes is not None and time.monotonic() - self.begin > 60 * minutes
 
-    def row(
+    def asked_for(
         self, size: str, network: str, precision: str, batch: int, way: str, **more: Any
     ) -> Row:
-        """Runs a row, or takes it from an earlier run."""
-        if way not in self.options.ways:
-            return {"failed": "not asked for"}
+        """Returns what says which row is meant."""
         expandable = more.pop("expandable", False)
         asked = more.pop("asked", "")
         case = Case(
@@ -89,24 +92,62 @@ class Bench:
             plan_seconds=self.options.plan_seconds,
             backend="inductor" if self.gpu else "aot_eager",
             sim_library=self.options.sim_library,
+            deterministic=self.options.deterministic,
             **more,
         )
-        head = {"size": size, "expandable": expandable, "asked": asked, "case": asdict(case)}
-        for stored in self.before:
-            if all(stored[key] == value for key, value in head.items()):
-                self.rows.append(stored)
-                return stored
-        if self.out_of_time():
-            self.left_out += 1
-            return head | {"failed": "left out: no time left"}
-        begin = time.monotonic()
-        environment = EXPANDABLE if expandable else {}
-        result = head | run([json.dumps(asdict(case))], environment, self.options.timeout)
-        result["wall_s"] = round(time.monotonic() - begin, 1)
-        self.rows.append(result)
-        self.write()
-        print(f"{network}, {precision}, batch {batch}: {label(result)}: {told(result)}", flush=True)
-        return result
+        return {"size": size, "expandable": expandable, "asked": asked, "case": asdict(case)}
+
+    def rows_of(self, heads: list[Row]) -> list[Row]:
+        """Runs rows in one process, or takes them from an earlier run."""
+        found: list[Row] = []
+        left = [head for head in heads if head["case"]["way"] in self.options.ways]
+        for head in list(left):
+            for stored in self.before:
+                if all(stored[key] == value for key, value in head.items()):
+                    self.rows.append(stored)
+                    found.append(stored)
+                    left.remove(head)
+                    break
+        while left:
+            if self.out_of_time():
+                self.left_out += len(left)
+                break
+            begin = time.monotonic()
+            count = len(found)
+            for row in run(
+                [json.dumps([head["case"] for head in left])],
+                self.environment(left[0]),
+                self.seconds_left(len(left)),
+            ):
+                head = left.pop(0)
+                row = head | row | {"wall_s": round(time.monotonic() - begin, 1)}
+                begin = time.monotonic()
+                found.append(row)
+                self.rows.append(row)
+                self.write()
+                case = row["case"]
+                about = f"{case['network']}, {case['precision']}, batch {case['batch']}"
+                print(f"{about}: {label(row)}: {told(row)}", flush=True)
+            assert len(found) > count  # A process that ends gives a reason.
+        return found
+
+    def row(self, *case: Any, **more: Any) -> Row:
+        """Runs a row in a process of its own."""
+        head = self.asked_for(*case, **more)
+        return next(iter(self.rows_of([head])), head | {"failed": "it was not run"})
+
+    def environment(self, head: Row) -> dict[str, str]:
+        environment = dict(EXPANDABLE) if head["expandable"] else {}
+        if self.options.lock:
+            environment["REPRISE_BENCH_LOCK"] = os.path.abspath(self.options.lock)
+        return environment
+
+    def seconds_left(self, rows: int) -> float:
+        """Returns how long a process may take for so many rows."""
+        seconds = float(rows * self.options.timeout)
+        if self.options.minutes is None:
+            return seconds
+        return min(seconds, max(1.0, 60 * self.options.minutes - (time.monotonic() - self.begin)))
 
     def write(self) -> None:
         text = json.dumps({"machine": self.about, "rows": self.rows}, indent=1)
@@ -114,6 +155,9 @@ class Bench:
 
     def batches(self, network: str, precision: str) -> dict[str, int]:
         """Returns the batches by size, from what eager training needs at two small ones."""
+        given = self.options.batches.get(network)
+        if given is not None:
+            return {GIVEN: given}
         if not self.gpu:
             return {"comfortable": QUICK_BATCH}
         small = GPU_NETWORKS[network][1]
@@ -134,45 +178,90 @@ class Bench:
     def compare(self, size: str, network: str, precision: str, batch: int) -> None:
         """Runs all ways at one batch."""
 
-        def row(way: str, **more: Any) -> Row:
-            return self.row(size, network, precision, batch, way, **more)
+        def asked_for(way: str, **more: Any) -> Row:
+            return self.asked_for(size, network, precision, batch, way, **more)
 
-        plain = row("eager")
-        again = row("checkpoint per stage")
-        row("torch.compile")
-        for share in KEPT_SHARES if self.gpu else KEPT_SHARES[:1]:
-            row("torch.compile", share=share, asked=f"activation_memory_budget {share}")
-        budgets: dict[str, int] = {}
-        if "peak" in plain:
-            budgets = {"eager's peak": plain["peak"], "half of it": plain["peak"] // 2}
-        elif self.total is not None:
-            budgets = {f"{BUDGET_SHARE:.0%} of the device": int(BUDGET_SHARE * self.total)}
-        if "peak" in again:
-            budgets["checkpoint's peak"] = again["peak"]
-        wanted = self.options.budgets
-        budgets = {name: n for name, n in budgets.items() if name in wanted or name not in BUDGETS}
-        for asked, budget in budgets.items():
-            for mode in ("chain", "graph", "device graph", "online"):
-                if (mode == "device graph") <= self.gpu and (mode == "online") <= (not self.gpu):
-                    row(f"Reprise, {mode}", budget=budget, asked=asked)
+        plain = {
+            row["case"]["way"]: row.get("peak")
+            for row in self.rows_of([asked_for("eager"), asked_for("checkpoint per stage")])
+        }
+        budgets = self.budgets(plain.get("eager"), plain.get("checkpoint per stage"))
+        captured = [way for way in WAYS if way in CAPTURING - WITH_OPTIMIZER]
+        self.rows_of(self.planned(asked_for, captured, budgets))
+        for head in self.planned(asked_for, ["torch.compile, Reprise"], budgets):
+            self.rows_of([head])
+        self.rows_of([asked_for("torch.compile")])
+        for share in self.options.shares:
+            name = f"activation_memory_budget {share}"
+            self.rows_of([asked_for("torch.compile", share=share, asked=name)])
+        if self.gpu:
+            self.rows_of([asked_for("torch.compile, reduce-overhead")])
+        others = ["Reprise, chain", "Reprise, chain, host memory", "Reprise, online"]
+        for head in self.planned(asked_for, others, budgets):
+            self.rows_of([head])
+        self.with_optimizer(asked_for)
         if self.gpu and not self.options.no_expandable:
-            row("eager", expandable=True)
-            row("checkpoint per stage", expandable=True)
-            for asked, budget in budgets.items():
-                for mode in ("chain", "graph"):
-                    row(f"Reprise, {mode}", budget=budget, asked=asked, expandable=True)
+            for way in ("eager", "checkpoint per stage"):
+                self.rows_of([asked_for(way, expandable=True)])
+            for way in ("Reprise, chain", "Reprise, graph"):
+                for head in self.planned(asked_for, [way], budgets, expandable=True):
+                    self.rows_of([head])
+
+    def with_optimizer(self, asked_for: Callable[..., Row]) -> None:
+        """Runs the ways that have the optimizer inside the step. Their peaks hold its state."""
+        peaks = [row.get("peak") for row in self.rows_of([asked_for("eager, AdamW")])]
+        ways = [way for way in WAYS if way in CAPTURING & WITH_OPTIMIZER]
+        self.rows_of(self.planned(asked_for, ways, self.budgets(peaks[0] if peaks else None, None)))
+
+    def budgets(self, peak: int | None, checkpointed: int | None) -> dict[str, int]:
+        """Returns the budgets that were asked for, by name, in bytes."""
+        found: dict[str, int] = {}
+        if peak is not None:
+            found = {name: int(share * peak) for name, share in PEAK_SHARES.items()}
+        elif self.total is not None:
+            found = {f"{BUDGET_SHARE:.0%} of the device": int(BUDGET_SHARE * self.total)}
+        if checkpointed is not None:
+            found["checkpoint's peak"] = checkpointed
+        wanted = self.options.budgets
+        return {name: n for name, n in found.items() if name in wanted or name not in BUDGETS}
+
+    def planned(
+        self,
+        asked_for: Callable[..., Row],
+        ways: list[str],
+        budgets: dict[str, int],
+        **more: Any,
+    ) -> list[Row]:
+        """Returns the rows of Reprise's ways at their budgets."""
+        return [
+            asked_for(way, budget=budget, asked=asked, **more)
+            for way in ways
+            for asked, budget in budgets.items()
+            if (way not in BELOW_PEAK or asked != "eager's peak") and self.possible(way)
+        ]
+
+    def possible(self, way: str) -> bool:
+        """Returns whether a way is for this device."""
+        cpu = self.options.device == "cpu"
+        if way == "Reprise, online":
+            return cpu
+        if way == "Reprise, device graph":
+            return self.gpu
+        return not (cpu and "host memory" in way)
 
     def largest(self, network: str, precision: str, limit: int | None, name: str) -> None:
         """Searches the largest batch of each way within a limit."""
         ways: list[tuple[str, float | None]] = [("eager", None), ("checkpoint per stage", None)]
         ways += [("torch.compile", None), ("torch.compile", KEPT_SHARES[-1])]
         ways += [("Reprise, chain", None), ("Reprise, graph", None)]
+        if self.gpu:
+            ways.append(("Reprise, graph, host memory", None))
         for way, share in ways:
             self.row(
                 f"largest batch in {name}",
                 network,
                 precision,
-                QUICK_BATCH if self.options.quick else GPU_NETWORKS[network][1],
+                self.first_batch(network),
                 way,
                 share=share,
                 asked="" if share is None else f"activation_memory_budget {share}",
@@ -182,164 +271,88 @@ class Bench:
                 budget_share=BUDGET_SHARE,
             )
 
+    def first_batch(self, network: str) -> int:
+        """Returns the batch at which a search begins."""
+        given: int | None = self.options.batches.get(network)
+        if given is not None:
+            return given
+        return QUICK_BATCH if self.options.quick else GPU_NETWORKS[network][1]
+
     def run(self) -> None:
         pairs = [(n, p) for n in self.options.networks for p in self.options.precisions]
         batches = {pair: self.batches(*pair) for pair in pairs}
-        for number, size in enumerate((*SIZES, SMALL) if self.gpu else ("comfortable",)):
+        for size in (*SIZES, SMALL, GIVEN):
             if size not in self.options.sizes:
                 continue
-            for pair in pairs:
-                if size in batches[pair]:
+            here = [pair for pair in pairs if size in batches[pair]]
+            for pair in here:
+                if not self.options.only_search:
                     self.compare(size, *pair, batches[pair][size])
-            if number < 2 and not self.options.no_search:
-                for pair in pairs if self.gpu else pairs[:1]:
-                    self.search(number, *pair)
+            for pair in here:
+                if not self.options.no_search:
+                    self.search(size, *pair)
 
-    def search(self, number: int, network: str, precision: str) -> None:
+    def search(self, size: str, network: str, precision: str) -> None:
         if self.gpu:
-            limit, name = ((SIMULATED, "8 GB"), (None, "all of the device"))[number]
-            self.largest(network, precision, limit, name)
-        elif number == 0:
+            if size in ("tight", GIVEN):
+                self.largest(network, precision, SIMULATED, "8 GB")
+            elif size == "beyond":
+                self.largest(network, precision, None, "all of the device")
+        elif size == "comfortable" and (network, precision) == self.first_pair():
             peaks = [r["peak"] for r in self.rows if r["case"]["way"] == "eager" and "peak" in r]
             if peaks:
                 limit = 2 * max(peaks)
                 self.largest(network, precision, limit, f"{limit / 1e6:.1f} MB")
 
+    def first_pair(self) -> tuple[str, str]:
+        return self.options.networks[0], self.options.precisions[0]
 
-def run(arguments: list[str], environment: dict[str, str], timeout: int) -> Row:
-    """Runs gpu_case.py. This process leaves the device alone, so that rows have all of it."""
+
+def run(arguments: list[str], environment: dict[str, str], seconds: float) -> Iterator[Row]:
+    """Runs gpu_case.py, and yields its rows. The last one says why a process ended early.
+
+    This process leaves the device alone, so that rows have all of it.
+    """
     script = Path(__file__).resolve().parent / "gpu_case.py"
     command = [sys.executable, "-B", str(script), *arguments]
-    try:
-        done = subprocess.run(
+    wanted = len(json.loads(arguments[0])) if arguments[0] != "--about" else 1
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
-            timeout=timeout,
             env=os.environ | environment,
         )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"it took more than {timeout} s and was stopped"}
-    try:
-        found: Row = json.loads(done.stdout.splitlines()[-1])
-        return found
-    except (IndexError, ValueError):
-        last = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        ended = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
-        return {"failed": f"the process ended with {ended}: {last[0][:140]}"}
+        clock = threading.Timer(seconds, process.kill)
+        clock.start()
+        stopped = time.monotonic() + seconds
+        assert process.stdout is not None
+        failed = False
+        try:
+            for line in process.stdout:
+                with contextlib.suppress(ValueError):
+                    row: Row = json.loads(line)
+                    wanted, failed = wanted - 1, "failed" in row
+                    yield row
+            code = process.wait()
+        finally:
+            clock.cancel()
+        if wanted == 0 or (failed and code == 0):  # After some failures the process ends.
+            return
+        if time.monotonic() >= stopped:
+            yield {"failed": f"it took more than {seconds:.0f} s and was stopped"}
+            return
+        errors.seek(0)
+        last = errors.read().strip().splitlines()[-1:] or ["it printed nothing"]
+        ended = f"signal {-code}" if code < 0 else f"code {code}"
+        yield {"failed": f"the process ended with {ended}: {last[0][:140]}"}
 
 
-def label(row: Row) -> str:
-    asked = f", {row['asked']}" if row["asked"] else ""
-    return f"{row['case']['way']}{asked}{', expandable segments' if row['expandable'] else ''}"
-
-
-def told(row: Row) -> str:
-    if "failed" in row:
-        return str(row["failed"])
-    if "largest" in row:
-        return f"largest batch {row['largest']} ({row['tries']} tries)"
-    prepared = f", prepared in {row['prepare_s']:.1f} s" if row["prepare_s"] > 0.1 else ""
-    return f"peak {row['peak'] / 1e6:,.1f} MB, {1e3 * row['seconds']:.1f} ms{prepared}"
-
-
-def digests_of(row: Row) -> set[tuple[int, ...]]:
-    return {tuple(one) for one in row.get("digests", [])}
-
-
-def comparison(rows: list[Row]) -> Iterator[str]:
-    """Yields the table of one network, precision and batch."""
-    by_way = {(r["case"]["way"], r["asked"], r["expandable"]): r for r in rows}
-    plain = by_way.get(("eager", "", False), {})
-    digests = digests_of(plain)
-    repeats = len(digests) == 1
-    yield "| way | budget | peak | reserved | in pieces | time | to eager | predicted | bits |"
-    yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
-    for row in rows:
-        way = row["case"]["way"] + (", expandable segments" if row["expandable"] else "")
-        head = f"| {way} | {row['asked']} |"
-        if "failed" in row:
-            yield f"{head} - | - | - | - | - | - | {row['failed'].replace('|', '/')} |"
-            continue
-        cells = [f"{row['peak'] / 1e6:,.1f}"]
-        if row["reserved"]:
-            pieces = 100 * (1 - row["peak"] / row["reserved"])
-            cells += [f"{row['reserved'] / 1e6:,.1f}", f"{pieces:.1f} %"]
-        else:
-            cells += ["", ""]
-        cells.append(f"{1e3 * row['seconds']:.1f}")
-        ratio = row["seconds"] / plain["seconds"] if "seconds" in plain else None
-        cells.append("" if ratio is None else f"{ratio:.2f}")
-        off = row.get("predicted")
-        cells.append("" if off is None else f"{100 * (off / row['peak'] - 1):+.2f} %")
-        if not digests:
-            bits = ""
-        elif row is plain:
-            bits = "repeats its own" if repeats else "does not repeat its own"
-        else:
-            bits = "equal" if digests_of(row) == digests else "differ"
-        over = row.get("budget") and row["peak"] > row["budget"]
-        cells.append(bits + (", **over the budget**" if over else ""))
-        yield f"{head} {' | '.join(cells)} |"
-
-
-def page(bench: Bench) -> str:
+def written(bench: Bench) -> str:
     """Returns the results as Markdown."""
-    about = bench.about
-    lines = [
-        "# GPU benchmark",
-        "",
-        "A program writes this file, so do not edit it. This command does:",
-    ]
-    lines += ["", f"    python {shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}", ""]
-    if not bench.gpu:
-        lines += [
-            "**This is a run without a GPU. Figures of a GPU are missing.** It shows that the"
-        ]
-        lines += ["benchmark works. Peaks are those of the allocator that counts, which keeps no"]
-        lines += ["freed memory, and sizes are small.", ""]
-    lines += [f"- {name}: {value}" for name, value in about.items()]
-    lines += [
-        "",
-        "Peaks are in MB and times in ms, the median of some steps: forward, loss, backward.",
-    ]
-    lines += [
-        "Peak and reserved are those of the device's allocator in steps after the first ones."
-    ]
-    lines += ["*In pieces* is the share of the reserved memory that the peak leaves unused."]
-    lines += ["*Predicted* is how far the prediction is from the peak. Algorithms need not be"]
-    lines += [
-        "deterministic here, so that bits can differ where eager does not repeat its own; the"
-    ]
-    lines += ["device suite compares bits with deterministic ones.", "", *NOT_THERE, ""]
-    if bench.left_out:
-        lines += [f"**{bench.left_out} rows were left out, because the time was over.**", ""]
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in bench.rows:
-        case = row["case"]
-        if not case["search"] and row["size"] != "probe":
-            key = (case["network"], case["precision"], case["batch"], row["size"])
-            groups.setdefault(key, []).append(row)
-    for (network, precision, batch, size), rows in groups.items():
-        lines += [f"## {network}, {precision}, batch {batch} ({size})", "", *comparison(rows), ""]
-    searches = [row for row in bench.rows if row["case"]["search"]]
-    if searches:
-        lines += ["## Largest batch that trains", ""]
-        lines += [f"Reprise plans for {BUDGET_SHARE:.0%} of the limit, because the allocator needs"]
-        lines += ["room for pieces. A batch was tried with two steps; the next larger one that was"]
-        lines += ["tried failed for the reason in the last column.", ""]
-        lines += ["| limit | network | precision | way | batch | next | why it failed |"]
-        lines += ["|---|---|---|---|--:|--:|---|"]
-    for row in searches:
-        case = row["case"]
-        limit = row["size"].removeprefix("largest batch in ")
-        cells = [limit, case["network"], case["precision"], label(row)]
-        failed = row.get("failed")
-        cells += ["-", "-", failed] if failed else [row["largest"], row["smallest_failed"] or ""]
-        if not failed:
-            cells.append(row["reason"] or "the time of the search was over")
-        lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines).rstrip() + "\n"
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return page(bench.rows, bench.about, command, bench.left_out)
 
 
 def main() -> None:
@@ -353,29 +366,41 @@ def main() -> None:
     )
     names = list(WAYS)
     parser.add_argument("--ways", nargs="+", default=names, choices=names, metavar="NAME")
-    names = [*SIZES, SMALL]
+    parser.add_argument(
+        "--batches", nargs="+", default=[], metavar="NAME=N", help="batches, such as gpt=24"
+    )
+    names = [*SIZES, SMALL, GIVEN]
     parser.add_argument("--sizes", nargs="+", default=names, choices=names, metavar="NAME")
     parser.add_argument("--budgets", nargs="+", default=BUDGETS, choices=BUDGETS, metavar="NAME")
+    parser.add_argument(
+        "--shares", nargs="*", type=float, metavar="SHARE", help="activation_memory_budget"
+    )
     parser.add_argument("--no-expandable", action="store_true", help="without expandable segments")
     parser.add_argument("--plan-seconds", type=float, default=10.0, help="time limit of a search")
     parser.add_argument("--quick", action="store_true", help="small networks, to see that it works")
     parser.add_argument("--no-search", action="store_true", help="search no largest batches")
+    parser.add_argument("--only-search", action="store_true", help="search largest batches only")
     parser.add_argument("--repeats", type=int, default=5, help="measured steps of a row")
-    parser.add_argument("--minutes", type=float, help="begin no row after so many minutes")
+    parser.add_argument("--deterministic", action="store_true", help="deterministic algorithms")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes")
+    parser.add_argument("--lock", default="", help="a file, for runs that share the device")
     parser.add_argument("--timeout", type=int, default=300, help="seconds for one row")
     parser.add_argument("--resume", action="store_true", help="keep the rows that are in gpu.json")
     parser.add_argument("--sim-library", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.quick = options.quick or not options.device.startswith("cuda")
+    if options.shares is None:
+        options.shares = KEPT_SHARES if options.device.startswith("cuda") else KEPT_SHARES[:1]
+    options.batches = {name: int(n) for name, n in (one.split("=") for one in options.batches)}
     Path(options.output).mkdir(parents=True, exist_ok=True)
-    about = run(["--about", options.device, options.sim_library], {}, options.timeout)
+    (about,) = run(["--about", options.device, options.sim_library], {}, options.timeout)
     if "failed" in about:
         raise SystemExit(f"gpu.py: {about['failed']}")
     total = about.pop("total")
     bench = Bench(options, about, total)
     bench.run()
     bench.write()
-    (Path(options.output) / "gpu.md").write_text(page(bench), encoding="utf-8")
+    (Path(options.output) / "gpu.md").write_text(written(bench), encoding="utf-8")
     failed = sum("failed" in row for row in bench.rows)
     print(f"{len(bench.rows)} rows, {failed} of them failed and say why; {bench.left_out} left out")
 

@@ -1,271 +1,135 @@
-"""One row of the GPU benchmark, in a process of its own. gpu.py starts it with the case as JSON.
+"""Rows of the GPU benchmark, in a process of their own. gpu.py starts it with cases as JSON.
 
-The last line of its output is the row as JSON: what was measured, or why it was not. With --about
-and a device it is what the page says of the machine.
+Each line of its output is a row as JSON: what was measured, or why it was not. Rows that follow
+each other share a capture where they can. With --about and a device the line is what the page says
+of the machine. Processes that share a device take turns with captures and with measured steps where
+REPRISE_BENCH_LOCK names a file for that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import reprise
 import torch
 from device_memory import DeviceMemory, machine, use_device
-from gpu_networks import GPU_NETWORKS, on_device
-from networks import Tensors
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from gpu_ways import CAPTURING, WAYS, WITH_BUDGET, Case, Step, Training
 
 
-@dataclass
-class Case:
-    """A case says what to run.
-
-    Attributes:
-        way: The name of the way to train, a key of WAYS.
-        share: The share of the activations that torch.compile is told to keep, or None.
-        budget: Reprise's budget in bytes; or 0, and then it is `budget_share` of the limit.
-        limit: The bytes that the device's allocator may take, or None for all.
-        search: Whether to search the largest batch that trains within the limit.
-        seconds: The time after which a search makes no further try.
-        plan_seconds: The time limit of a search for a plan in graph mode.
-    """
-
-    network: str
-    precision: str
-    batch: int
-    way: str
-    device: str
-    quick: bool = False
-    share: float | None = None
-    budget: int = 0
-    budget_share: float = 0.9
-    limit: int | None = None
-    search: bool = False
-    seconds: float = 300.0
-    warm_up: int = 3
-    repeats: int = 5
-    plan_seconds: float = 10.0
-    backend: str = "inductor"
-    sim_library: str = ""
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """Waits until no other process of the benchmark measures on this device."""
+    name = os.environ.get("REPRISE_BENCH_LOCK")
+    if not name:
+        yield
+        return
+    with open(name, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-class Training:
-    """A network on the device, and the step of plain training."""
-
-    def __init__(self, case: Case, device: torch.device, batch: int) -> None:
-        self.case = case
-        torch.manual_seed(0)
-        self.network = on_device(GPU_NETWORKS[case.network][0](batch, case.quick), device)
-        self.half = case.precision == "bfloat16"
-
-    def autocast(self) -> Any:
-        if not self.half:
-            return contextlib.nullcontext()
-        return torch.autocast(self.network.x.device.type, torch.bfloat16)
-
-    def forward(self, x: torch.Tensor, run: Callable[..., Tensors]) -> torch.Tensor:
-        values: Tensors = (x,)
-        for stage in self.network.stages:
-            values = run(stage, *values)
-        return values[-1]
-
-    def step(self, output: Callable[[], torch.Tensor]) -> torch.Tensor:
-        with self.autocast():
-            loss = F.cross_entropy(output(), self.network.y)
-        loss.backward()
-        return loss.detach()
-
-    def drop_gradients(self) -> None:
-        self.network.module.zero_grad()
-
-    def digest(self, loss: torch.Tensor) -> list[int]:
-        """Returns a sum over the bits of the loss and of all gradients, which the device computes.
-
-        Each word counts with another odd weight, so that a word that differs shows, and so do words
-        that have changed places.
-        """
-        gradients = [p.grad for p in self.network.module.parameters() if p.grad is not None]
-        sums = [bits_sum(tensor.detach()) for tensor in (loss, *gradients)]
-        return [int(one) for one in torch.stack(sums).cpu()]
+def measure(case: Case, memory: DeviceMemory, training: Training) -> dict[str, Any]:
+    """Returns the figures of a row. The training may have a captured step of the row before."""
+    training.case = case
+    training.restart()
+    memory.reset()
+    budget = budget_of(case, memory)
+    row: dict[str, Any] = {"level": memory.live()}
+    begin = time.perf_counter()
+    step, planned = WAYS[case.way](training, budget)
+    row["prepare_s"] = time.perf_counter() - begin
+    if budget:
+        row["budget"] = budget
+    if case.way in CAPTURING:
+        row["capture_s"] = training.capture_s
+    with turn():
+        row |= measured_steps(training, memory, step)
+    if planned is not None:
+        row |= reported(planned.report(), memory.counted_here)
+        if hasattr(planned, "machine"):
+            row["machine"] = planned.machine()
+    return row
 
 
-def bits_sum(tensor: torch.Tensor) -> torch.Tensor:
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = tensor.contiguous().view(kinds[tensor.element_size()]).flatten()
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for part in bits.split(1 << 22):
-        weights = torch.arange(1, 2 * part.numel(), 2, device=tensor.device)
-        total = 31 * total + (part * (weights * weights + 2)).sum()
-    return total
-
-
-Step = Callable[[], torch.Tensor]
-# Makes the step, and something whose report() has the predicted peak, or None.
-Way = Callable[[Training, int], tuple[Step, Any]]
-
-
-def plainly(stage: Any, *values: torch.Tensor) -> Tensors:
-    result: Tensors = stage(*values)
-    return result
-
-
-def eager(training: Training, _budget: int) -> tuple[Step, Any]:
-    x = training.network.x
-    return lambda: training.step(lambda: training.forward(x, plainly)), None
-
-
-def checkpointed(training: Training, _budget: int) -> tuple[Step, Any]:
-    def run(stage: Any, *values: torch.Tensor) -> Tensors:
-        result: Tensors = checkpoint(stage, *values, use_reentrant=False)
-        return result
-
-    x = training.network.x
-    return lambda: training.step(lambda: training.forward(x, run)), None
-
-
-def compiled(training: Training, _budget: int) -> tuple[Step, Any]:
-    import torch._functorch.config as config
-
-    if training.case.share is not None:
-        config.activation_memory_budget = training.case.share
-    torch._dynamo.reset()
-    x = training.network.x
-    forward = torch.compile(
-        lambda: training.forward(x, plainly), backend=training.case.backend, dynamic=False
-    )
-    return lambda: training.step(forward), None
-
-
-def chain_mode(training: Training, budget: int) -> tuple[Step, Any]:
-    network = training.network
-
-    def as_stage(stage: Any, first: bool) -> Callable[[Any], Tensors]:
-        def run(values: Any) -> Tensors:
-            with training.autocast():
-                result: Tensors = stage(values) if first else stage(*values)
-                return result
-
-        return run
-
-    def loss(out: Tensors) -> torch.Tensor:
-        with training.autocast():
-            return F.cross_entropy(out[-1], network.y)
-
-    planned = reprise.remat(
-        [as_stage(stage, n == 0) for n, stage in enumerate(network.stages)],
-        network.x,
-        budget=budget or None,
-        module=network.module,
-        output_held=False,
-        loss=loss,
-    )
-    planned.plan_for(network.x)
-    return lambda: training.step(lambda: planned(network.x)[-1]), planned
-
-
-def graph_mode(training: Training, budget: int, device_graph: bool = False) -> tuple[Step, Any]:
-    network = training.network
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with training.autocast():
-            loss = F.cross_entropy(training.forward(x, plainly), y)
-        loss.backward()
-        return loss.detach()
-
-    captured = reprise.capture(step, network.x, network.y, modules=[network.module])
+def measured_steps(training: Training, memory: DeviceMemory, step: Step) -> dict[str, Any]:
+    case = training.case
+    row: dict[str, Any] = {"digests": digests(training, step)}
+    if case.way.startswith("eager"):
+        row["repeats"] = digests(training, step) == row["digests"]
+        if training.optimizer is None:
+            row["repeats"] = row["repeats"] and all(
+                one == row["digests"][0] for one in row["digests"]
+            )
     training.drop_gradients()
-    captured.plan(
-        budget=budget or None,
-        time_limit=training.case.plan_seconds,
-        device_graph=device_graph,
-    )
-    return lambda: captured(network.x, network.y), captured
-
-
-def device_graph_mode(training: Training, budget: int) -> tuple[Step, Any]:
-    return graph_mode(training, budget, device_graph=True)
-
-
-def online_mode(training: Training, budget: int) -> tuple[Step, Any]:
-    if training.network.x.device.type != "cpu":
-        raise reprise.InputError("online mode works on the CPU only")
-    online = reprise.online(budget=budget or None)
-    step, _ = eager(training, budget)
-
-    def run() -> torch.Tensor:
-        with online:
-            return step()
-
-    return run, None
-
-
-WAYS: dict[str, Way] = {
-    "eager": eager,
-    "checkpoint per stage": checkpointed,
-    "torch.compile": compiled,
-    "Reprise, chain": chain_mode,
-    "Reprise, graph": graph_mode,
-    "Reprise, device graph": device_graph_mode,
-    "Reprise, online": online_mode,
-}
-
-
-def measure(case: Case, memory: DeviceMemory) -> dict[str, Any]:
-    """Returns the figures of a row."""
-    with memory.limited(case.limit):
-        training = Training(case, memory.device, case.batch)
-        level = memory.live()
-        budget = case.budget or int(case.budget_share * (case.limit or memory.total() or 0))
-        begin = time.perf_counter()
-        step, planned = WAYS[case.way](training, budget if case.way.startswith("Reprise") else 0)
-        row: dict[str, Any] = {"prepare_s": time.perf_counter() - begin, "level": level}
-        if case.way.startswith("Reprise"):
-            row["budget"] = budget
-        row["digests"] = []
-        for _ in range(max(1, case.warm_up)):
-            training.drop_gradients()
-            row["digests"].append(training.digest(step()))
+    memory.reset()
+    times = []
+    for _ in range(case.repeats):
         training.drop_gradients()
-        memory.reset()
-        times = []
-        for _ in range(case.repeats):
-            training.drop_gradients()
-            memory.synchronize()
-            begin = time.perf_counter()
-            step()
-            memory.synchronize()
-            times.append(time.perf_counter() - begin)
-        row["peak"], row["reserved"] = memory.peak(), memory.reserved_peak()
-        if planned is not None:
-            report = planned.report()
-            row["predicted"] = report.predicted_peak_bytes
-            row["reported"] = report.measured_peak_bytes
-            row["arena"] = report.arena_height_bytes
-            row["graphed"], row["no_device_graph"] = report.graphed, report.no_device_graph
-            row["fallbacks"] = report.fallbacks
-            if report.arena_height_bytes and memory.counted_here:
-                # Between steps the arena holds the memory of a step.
-                row["peak"] = report.measured_peak_bytes
-        row |= {"seconds": statistics.median(times), "least_seconds": min(times)}
-        return row
+        memory.synchronize()
+        begin = time.perf_counter()
+        step()
+        memory.synchronize()
+        times.append(time.perf_counter() - begin)
+    row["peak"], row["reserved"] = memory.peak(), memory.reserved_peak()
+    return row | {"seconds": statistics.median(times), "least_seconds": min(times)}
+
+
+def digests(training: Training, step: Step) -> list[list[int]]:
+    """Returns the digests of the first steps of a training."""
+    training.restart()
+    found = []
+    for _ in range(max(1, training.case.warm_up)):
+        training.drop_gradients()
+        found.append(training.digest(step()))
+    return found
+
+
+def reported(report: Any, counted_here: bool) -> dict[str, Any]:
+    """Returns what the report of a planned step says."""
+    found: dict[str, Any] = {
+        "predicted": report.predicted_peak_bytes,
+        "reported": report.measured_peak_bytes,
+    }
+    names = {
+        "arena": "arena_height_bytes",
+        "graphed": "graphed",
+        "no_device_graph": "no_device_graph",
+        "fallbacks": "fallbacks",
+        "moved_out": "moved_out_bytes",
+        "moved_in": "moved_in_bytes",
+        "waited_ns": "waited_ns",
+    }
+    found |= {
+        ours: getattr(report, theirs) for ours, theirs in names.items() if hasattr(report, theirs)
+    }
+    if found.get("arena") and counted_here:
+        # Between steps the arena holds the memory of a step.
+        found["peak"] = report.measured_peak_bytes
+    return found
+
+
+def budget_of(case: Case, memory: DeviceMemory) -> int:
+    """Returns the budget in bytes, or 0 for a way that takes none."""
+    if case.way not in WITH_BUDGET:
+        return 0
+    return case.budget or int(case.budget_share * (case.limit or memory.total() or 0))
 
 
 def trains(case: Case, memory: DeviceMemory, batch: int) -> str:
     """Tries two steps at a batch within the limit. Returns "" or the reason why it failed."""
     limit = case.limit or memory.total()
-    budget = int(case.budget_share * (limit or 0))
     try:
-        training = Training(case, memory.device, batch)
-        step, _ = WAYS[case.way](training, budget if case.way.startswith("Reprise") else 0)
+        training = Training(case, memory.device, batch, turn)
+        step, _ = WAYS[case.way](training, budget_of(case, memory))
         memory.reset()
         for _ in range(2):
             training.drop_gradients()
@@ -331,19 +195,41 @@ def reason_of(error: BaseException) -> str:
     return f"{type(inner).__name__}: {first[:140]}"
 
 
+def can_go_on(error: Exception) -> bool:
+    """Returns whether the device is surely sound after an error."""
+    inner = getattr(error, "inner_exception", None) or error
+    return isinstance(inner, (reprise.BudgetError, reprise.InputError, torch.OutOfMemoryError))
+
+
 def main() -> None:
     if sys.argv[1] == "--about":
         device = use_device(*sys.argv[2:])
         print(json.dumps(machine(device) | {"total": DeviceMemory(device).total()}))
         return
-    case = Case(**json.loads(sys.argv[1]))
-    row: dict[str, Any] = {}
-    try:
-        memory = DeviceMemory(use_device(case.device, case.sim_library))
-        row = search(case, memory) if case.search else measure(case, memory)
-    except Exception as error:
-        row["failed"] = reason_of(error)
-    print(json.dumps(row), flush=True)
+    cases = [Case(**one) for one in json.loads(sys.argv[1])]
+    if cases[0].deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    memory: DeviceMemory | None = None
+    training: Training | None = None
+    for case in cases:
+        row: dict[str, Any] = {}
+        go_on = True
+        try:
+            memory = memory or DeviceMemory(use_device(case.device, case.sim_library))
+            if case.search:
+                row = search(case, memory)
+            else:
+                if training is None or case.way not in CAPTURING:
+                    training = None  # Its memory is free before the next one takes any.
+                    training = Training(case, memory.device, case.batch, turn)
+                with memory.limited(case.limit):
+                    row = measure(case, memory, training)
+        except Exception as error:
+            row["failed"], go_on = reason_of(error), can_go_on(error)
+        print(json.dumps(row), flush=True)
+        if not go_on:
+            return  # gpu.py starts another process for the cases that are left.
 
 
 if __name__ == "__main__":

@@ -12,17 +12,28 @@ from networks import Embed, GptBlock, conv_norm
 from torch import nn
 from torch.nn import functional as F
 
-HOST_MEMORY = "chain, host memory"
-MODES = ("chain", HOST_MEMORY, "graph", "graph, device graph", "graph, updates inside", "online")
+HOST_MEMORY = ("chain, host memory", "graph, host memory")
+OTHER_DEVICE = "graph, another device"
+MODES = (
+    "chain",
+    HOST_MEMORY[0],
+    "graph",
+    "graph, device graph",
+    HOST_MEMORY[1],
+    OTHER_DEVICE,
+    "graph, updates inside",
+    "online",
+)
 MODELS = ("dense", "convolutions", "attention", "attention, bfloat16")
 # Bandwidths by hand, higher than any machine's, so that a plan prefers a move to a second run.
+FAST = 10**13
 FAST_HOST = {
     "format": "reprise.machine",
     "version": 1,
     "memories": [{"name": "device"}, {"name": "host"}],
     "channels": [
-        {"from": "device", "to": "host", "bytes_per_second": 10**13},
-        {"from": "host", "to": "device", "bytes_per_second": 10**13},
+        {"from": "device", "to": "host", "bytes_per_second": FAST},
+        {"from": "host", "to": "device", "bytes_per_second": FAST},
     ],
 }
 
@@ -86,9 +97,12 @@ class Runner:
         self.device_graph = mode == "graph, device graph" and device.type == "cuda"
         self.optimizer: torch.optim.Optimizer | None = None
         self.planned: Any = None
+        host = mode in HOST_MEMORY
+        self.offload = "host" if host else None
+        self.machine: dict[str, Any] | None = FAST_HOST if host else None
         if mode == "graph, updates inside":
             self.optimizer = self.new_optimizer()
-        if mode in ("chain", HOST_MEMORY):
+        if mode.startswith("chain"):
             stages = [lambda x, s=stage: subject.output(s, x) for stage in subject.model]
             self.planned = reprise.remat(
                 stages,
@@ -96,8 +110,8 @@ class Runner:
                 module=subject.model,
                 loss=lambda out: F.cross_entropy(out.float(), subject.y),
                 output_held=False,
-                offload="host" if mode == HOST_MEMORY else None,
-                machine=FAST_HOST if mode == HOST_MEMORY else None,
+                offload=self.offload,
+                machine=self.machine,
             )
         elif mode.startswith("graph"):
             self.planned = reprise.capture(
@@ -106,7 +120,14 @@ class Runner:
                 subject.y,
                 modules=[subject.model],
                 optimizer=self.optimizer,
+                other_devices=["cpu"] if mode == OTHER_DEVICE else [],
             )
+        if mode == OTHER_DEVICE:
+            self.plan("100%")
+            self.machine = self.planned.machine()
+            assert self.machine is not None
+            for channel in self.machine["channels"]:
+                channel["bytes_per_second"] = FAST
 
     def new_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.subject.model.parameters(), lr=0.1, momentum=0.9)
@@ -118,7 +139,12 @@ class Runner:
             result = self.planned.plan_for(self.subject.x)
         else:
             result = self.planned.plan(
-                budget=budget, time_limit=2.0, arena=arena, device_graph=self.device_graph
+                budget=budget,
+                time_limit=2.0,
+                arena=arena,
+                device_graph=self.device_graph,
+                offload=self.offload,
+                machine=self.machine,
             )
         assert result.plan is not None  # No plan is a BudgetError.
         return result.plan.peak_bytes

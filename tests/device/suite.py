@@ -22,6 +22,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ import reprise  # noqa: E402
 import torch  # noqa: E402
 from device_memory import DeviceMemory, machine, use_device  # noqa: E402
 from state import Image, State, first_difference  # noqa: E402
-from subject import HOST_MEMORY, MODELS, MODES, Runner, make  # noqa: E402
+from subject import HOST_MEMORY, MODELS, MODES, OTHER_DEVICE, Runner, make  # noqa: E402
 
 BUDGETS = ("100%", "middle", "least")  # of plain training's peak; between the two; the smallest
 TOLERANCE = 0.01  # of the measured peak
@@ -80,8 +81,11 @@ class Checks:
         if self.mode == "online":
             self.run_online()
             return
-        if self.mode == HOST_MEMORY and self.memory.device.type == "cpu":
+        if self.memory.device.type == "cpu" and self.mode in HOST_MEMORY:
             self.note("", "values move to the host", None, "the memory of the CPU is the host's")
+            return
+        if self.memory.device.type == "cpu" and self.mode == OTHER_DEVICE:
+            self.note("", "another device", None, "the other device of these checks is the CPU")
             return
         expected = self.plain()
         runner = Runner(self.mode, self.subject, self.memory.device)
@@ -142,13 +146,20 @@ class Checks:
         del loss
         report = runner.planned.report()
         limit = report.budget_bytes
-        if self.mode == HOST_MEMORY:
-            # A plan with the most memory moves nothing. Simulated devices have no heap for Python.
+        if self.mode in HOST_MEMORY:
+            # A plan with the most memory moves nothing. In chain mode simulated devices, which have
+            # no heap for Python, move nothing either.
             moved = report.moved_out_bytes
             passed: bool | None = True if moved else None
-            if not moved and budget != BUDGETS[0] and self.memory.device.type == "cuda":
+            heap = self.memory.device.type == "cuda" or self.mode.startswith("graph")
+            if not moved and budget != BUDGETS[0] and heap:
                 passed = False
             self.note(budget, "values move to the host", passed, f"{moved:,} B moved out")
+        if self.mode == OTHER_DEVICE:
+            (there,) = report.other_devices
+            used = there.runs > 0 or report.moved_out_bytes > 0
+            detail = f"{there.runs} operations there, {report.moved_out_bytes:,} B moved to it"
+            self.note(budget, "the other device is used", True if used else None, detail)
         within = limit is None or peak <= limit
         self.note(budget, "peak within the budget", within, f"{peak:,} of {limit or 0:,} B")
         predicted = report.predicted_peak_bytes
@@ -331,6 +342,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, metavar="MODEL")
     parser.add_argument("--large", action="store_true", help="peaks of some 100 MB, as for a GPU")
     parser.add_argument("--timeout", type=int, default=300, help="seconds for a subject")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("-o", "--output", help="suite.json and suite.md go into this folder")
     parser.add_argument("--subject", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -342,9 +354,10 @@ def main() -> int:
         sys.stdout.flush()
         return 0
     checks: list[Check] = []
-    for mode in options.modes:
-        for model in options.models:
-            found = in_a_process(mode, model, options)
+    subjects = [(mode, model) for mode in options.modes for model in options.models]
+    with ThreadPoolExecutor(options.jobs) as threads:
+        results = threads.map(lambda subject: in_a_process(*subject, options), subjects)
+        for (mode, model), found in zip(subjects, results, strict=True):
             checks += found
             bad = [one for one in found if one.passed is False]
             print(f"{mode}, {model}: {len(found) - len(bad)} of {len(found)} checks", flush=True)
