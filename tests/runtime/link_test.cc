@@ -84,6 +84,9 @@ TEST_F(LinkTest, ThePlanOfAGroupHasItsSumsOnTheLink) {
   Plan without = plan;
   std::erase_if(without.actions, [](const Action& a) { return a.kind == ActionKind::kWait; });
   EXPECT_THROW(captured.use(without, {.budget = planned.budget}), InputError);
+  without = plan;
+  without.actions[0].id = "nothing";
+  EXPECT_THROW(captured.use(without, {.budget = planned.budget}), InputError);
   // A plan that knows of no link gets the sums, too.
   const PlanResult plain = reprise::plan(captured.graph(), {.time_limit = Nanos(50'000'000)});
   captured.use(*plain.plan);
@@ -97,9 +100,9 @@ using internal::graph::search_on_link;
 using internal::graph::shown_on_link;
 using internal::graph::StepProgram;
 
-// Layers whose saved values are as large as each other. The last layer has no weights; the gradient of
-// each other one is a bucket of its own. The later a layer stands, the faster it is to run again, and
-// the sooner its backward comes. Forward i takes 8 + layers - i, and every backward 20.
+// Layers whose saved values are as large as each other. The last layer has no weights; the gradient
+// of each other one is a bucket of its own. The later a layer stands, the faster it is to run
+// again, and the sooner its backward comes. Forward i takes 8 + layers - i, and every backward 20.
 StepProgram some_layers(int layers, Nanos time_of_a_sum) {
   StepProgram program;
   Graph& graph = program.lowered.graph;

@@ -6,10 +6,10 @@
 // sum can run beside what the device still computes.
 //
 // The gradients of a device are summed in buckets: in the order in which they are complete, each
-// bucket of at least so many bytes, as DistributedDataParallel does it. A ring over d replicas takes
-// 2 (d - 1) (bytes / d / bandwidth + latency) (Patarasu, Yuan, "Bandwidth optimal all-reduce
-// algorithms", JPDC 2009, section 4). A device carries one ring after the other, beside the messages
-// of its pipeline.
+// bucket of at least so many bytes, as DistributedDataParallel does it. A ring over d replicas
+// takes 2 (d - 1) (bytes / d / bandwidth + latency) (Patarasu, Yuan, "Bandwidth optimal all-reduce
+// algorithms", JPDC 2009, section 4). A device carries one ring after the other, beside the
+// messages of its pipeline.
 //
 // Not handled: rings and messages that share a link, and replicas of different speed.
 #pragma once
@@ -38,8 +38,8 @@ struct ReplicaTimes {
   bool operator==(const ReplicaTimes&) const = default;
 };
 
-// Returns the times of a step. Throws InputError for replicas, a bandwidth or a bucket below 1, for a
-// negative latency, and as simulate() of check/pipeline.h does. The cost is that of simulate().
+// Returns the times of a step. Throws InputError for replicas, a bandwidth or a bucket below 1, for
+// a negative latency, and as simulate() of check/pipeline.h does. The cost is that of simulate().
 ReplicaTimes simulate(const Pipeline& pipeline, const PipelinePlan& plan, const Replicas& replicas);
 
 }  // namespace reprise

@@ -3,28 +3,28 @@
 //   const rt::ProcessGroup group = rt::gloo_from_environment();
 //   auto step = rt::pipeline({part_of_this_rank},
 //                            {.micro_batches = 8,
-//                             .sample = {x},        // one micro-batch, on the rank of the first part
+//                             .sample = {x},        // one micro-batch, on the first part's rank
 //                             .loss = loss_of,      // of the last part's outputs and the targets
-//                             .target = {y},        // of one micro-batch, on the rank of the last part
+//                             .target = {y},        // of one micro-batch, on the last part's rank
 //                             .budget = "8 GiB",    // of this rank
 //                             .group = group.name()});
 //   const at::Tensor losses = step.run({batch}, {targets});   // leaves gradients
 //   optimizer.step();
 //
-// Problem: a model that does not fit one device lies on several. The batch is cut into micro-batches
-// that run through the parts one behind the other.
+// Problem: a model that does not fit one device lies on several. The batch is cut into
+// micro-batches that run through the parts one behind the other.
 //
 // Guarantees: gradients and losses are equal to the last bit to those of one process that runs the
 // same micro-batches one after the other, if no stage draws random numbers. The measured peak of a
 // rank is the predicted one to the byte, and it is within the budget. A plan may run backwards in
-// two: gradients of inputs first, those of weights later (zero bubble). Every wait is bounded by the
-// timeout of the group, and a rank that fails does not leave the others waiting.
+// two: gradients of inputs first, those of weights later (zero bubble). Every wait is bounded by
+// the timeout of the group, and a rank that fails does not leave the others waiting.
 //
 // Cost: each rank measures its parts once, and rank 0 plans. A step plans again only if some rank
 // has less room than before.
 //
-// Not handled: devices other than the CPU, parameters of several parts, and gradients that are there
-// before a step.
+// Not handled: devices other than the CPU, parameters of several parts, and gradients that are
+// there before a step.
 //
 // Source: Qi et al., "Zero bubble pipeline parallelism", ICLR 2024; docs/pipelines.md.
 #pragma once
@@ -81,15 +81,15 @@ class PipelinedStep {
   PipelinedStep& operator=(PipelinedStep&&) noexcept;
 
   // Runs a step and leaves the gradients of this rank's parameters. All ranks call it together. The
-  // tensors are those of the whole batch, cut along their first dimension: inputs on the rank of the
-  // first part, targets on that of the last one. Returns the losses of the micro-batches on the rank
-  // of the last part, and an undefined tensor on the others.
+  // tensors are those of the whole batch, cut along their first dimension: inputs on the rank of
+  // the first part, targets on that of the last one. Returns the losses of the micro-batches on the
+  // rank of the last part, and an undefined tensor on the others.
   //
   // Throws BudgetError if no plan fits or a request for memory was refused, InputError if the batch
   // or the state of the parts does not fit what was measured, and PeerError if another rank has
   // failed, has ended, or does not answer in time. Gradients are undefined afterwards, and
-  // parameters and the random state are as before the step. A step of several ranks then refuses all
-  // further calls: make a new group, and the pipeline anew.
+  // parameters and the random state are as before the step. A step of several ranks then refuses
+  // all further calls: make a new group, and the pipeline anew.
   at::Tensor run(const Tensors& inputs = {}, const Tensors& targets = {});
 
   const Pipeline& problem() const;   // as it was measured

@@ -126,11 +126,11 @@ const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
 PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state_->plan(options); }
 
 void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
-  // The sums of a plan are the same for all plans of the step: they are judged, and left out.
   const bool on_link = state_->peers && internal::graph::uses_link(given);
-  const Plan plan = on_link ? internal::graph::without_link(state_->graph(), given) : given;
   StepPlanOptions wanted = options;
-  if (is_auto(wanted.offload)) wanted.offload = memory_of(plan, wanted.offload, *state_);
+  if (is_auto(wanted.offload)) {
+    wanted.offload = on_link ? OffloadOptions() : memory_of(given, wanted.offload, *state_);
+  }
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
   const internal::graph::PlacedState as_planned(*state_);
   state_->place_state(wanted);
@@ -150,6 +150,8 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   } else if (!message.empty()) {
     throw InputError(message);
   }
+  // The sums are the same in all plans of the step, so they were judged, and are left out.
+  const Plan plan = on_link ? internal::graph::without_link(graph, given) : given;
   require_movable(state_->captured().program.lowered, plan, opened.machine);
   state_->move_state(wanted, opened);
   state_->plan_options = std::move(wanted);

@@ -31,8 +31,8 @@ int64_t bytes_of(const Bucket& bucket) {
   return bucket.elements * static_cast<int64_t>(c10::elementSize(bucket.dtype));
 }
 
-// Returns memory for a sum. On the CPU it is not that of the allocator, because a backend may hold it
-// a little longer than the operation takes.
+// Returns memory for a sum. On the CPU it is not that of the allocator, because a backend may hold
+// it a little longer than the operation takes.
 at::Tensor room_for(int64_t bytes, c10::Device device) {
   const int64_t elements = bytes / 4;
   if (!device.is_cpu()) return at::zeros({elements}, at::TensorOptions(device));
@@ -90,8 +90,8 @@ std::map<int32_t, Mark> marks_of(const Buckets& buckets) {
   return marks;
 }
 
-// Returns for each op the shortest time of the ops that have to run before it, and its own. Only ops
-// that alone make a value are known to run.
+// Returns for each op the shortest time of the ops that have to run before it, and its own. Only
+// ops that alone make a value are known to run.
 class Ancestors {
  public:
   explicit Ancestors(const Graph& graph) : graph_(graph), maker_(graph.values.size(), -1) {

@@ -25,8 +25,8 @@
 
 namespace reprise::runtime::internal::graph {
 
-// The memories behind the link: sums go to the first one, and exchanges of updated parameters to the
-// second one. They take turns.
+// The memories behind the link: sums go to the first one, and exchanges of updated parameters to
+// the second one. They take turns.
 inline constexpr const char* kRanks = "ranks";
 inline constexpr const char* kShards = "shards";
 

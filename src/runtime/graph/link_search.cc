@@ -32,8 +32,9 @@ OnLink on_link(const StepProgram& program, const Graph& graph, const Plan& plan)
   return found;
 }
 
-// Returns the action that starts the sum which delays the step: the last sum that the step waits for,
-// or the first of those that the link carries before it without a gap. -1: the step waits for none.
+// Returns the action that starts the sum which delays the step: the last sum that the step waits
+// for, or the first of those that the link carries before it without a gap. -1: the step waits for
+// none.
 int64_t delaying_start(const OnLink& found) {
   const std::vector<Transfer>& transfers = found.timeline.transfers;
   size_t last = transfers.size();
@@ -111,7 +112,8 @@ Graph with_cheap_reruns(Graph graph, const std::vector<char>& cheap, int64_t div
   return graph;
 }
 
-// Returns the answer for the changed graph as one for the graph. `first` is an answer for the graph.
+// Returns the answer for the changed graph as one for the graph. `first` is an answer for the
+// graph.
 PlanResult carried_back(const Graph& graph, PlanResult found, const PlanResult& first) {
   Plan& plan = *found.plan;
   for (Action& action : plan.actions) {
