@@ -75,6 +75,7 @@ ROOMS = {
                       "runtime/transfer"),
     "runtime/transfer": ("runtime/device",),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/modules", "runtime/distributed", "runtime/transfer"),
+    "runtime/parts": ("runtime/device", "runtime/distributed", "runtime/chain"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/modes": ("runtime/device",),
     "runtime/saved": (),

@@ -340,7 +340,9 @@ void add_train(CLI::App& app, Handler& action) {
   text("--machine", arguments->machine,
        "with --offload: the bandwidths of the disk, in place of measuring them", "FILE");
   text("--save-machine", arguments->save_machine,
-       "write the machine of --offload here, for `reprise check` and `explain`", "FILE");
+       "write the machine of --offload, or the link between ranks, here, for `reprise check` and "
+       "`explain`",
+       "FILE");
   text("--time-limit", arguments->time_limit, "of planning (default 10s)", "TIME");
   text("--optimizer", arguments->optimizer, "sgd (default) or adam", "NAME");
   text("--save,--save-plan", arguments->save_plan, "write the plan here", "FILE");

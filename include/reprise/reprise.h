@@ -4,6 +4,7 @@
 #include "reprise/check/energy.h"      // IWYU pragma: export
 #include "reprise/check/explain.h"     // IWYU pragma: export
 #include "reprise/check/pipeline.h"    // IWYU pragma: export
+#include "reprise/check/replicas.h"    // IWYU pragma: export
 #include "reprise/check/simulate.h"    // IWYU pragma: export
 #include "reprise/check/verify.h"      // IWYU pragma: export
 #include "reprise/io/json.h"           // IWYU pragma: export

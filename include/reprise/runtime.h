@@ -11,6 +11,7 @@
 #include "reprise/runtime/offload.h"        // IWYU pragma: export
 #include "reprise/runtime/online.h"         // IWYU pragma: export
 #include "reprise/runtime/peer_error.h"     // IWYU pragma: export
+#include "reprise/runtime/pipeline.h"       // IWYU pragma: export
 #include "reprise/runtime/process_group.h"  // IWYU pragma: export
 #include "reprise/runtime/remat.h"          // IWYU pragma: export
 #include "reprise/runtime/remat_join.h"     // IWYU pragma: export

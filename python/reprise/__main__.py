@@ -136,6 +136,9 @@ def _add_fit(commands: Any) -> None:
     parser.add_argument(
         "--latency", default="10us", metavar="TIME", help="with --ranks: of a message (10us)"
     )
+    parser.add_argument(
+        "--bucket", default="25MiB", metavar="BYTES", help="with --ranks: of one sum (25MiB)"
+    )
     parser.add_argument("--quiet", action="store_true", help="do not say what is being done")
     parser.set_defaults(run=_run_fit)
 
@@ -191,6 +194,7 @@ def _run_ranks(chosen: argparse.Namespace) -> int:
         link=chosen.link or "25GB",
         network=chosen.network,
         latency=chosen.latency,
+        bucket=chosen.bucket,
         time_limit=chosen.time_limit,
         observer=None if chosen.quiet else _say,
     )

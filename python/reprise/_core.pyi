@@ -57,6 +57,17 @@ def verify_pipeline(problem: str, plan: str) -> str:
 def simulate_pipeline(problem: str, plan: str) -> tuple[int, list[int]]:
     """Returns the time of a plan of a pipeline in nanoseconds, and the peak of each device."""
 
+def simulate_replicas(
+    problem: str,
+    plan: str,
+    *,
+    count: int,
+    bytes_per_second: int,
+    latency_ns: int,
+    bucket_bytes: int,
+) -> tuple[int, int]:
+    """Returns the time of a step of several replicas, and the longest time of a device's rings."""
+
 def frontier(
     text: str,
     name: str,

@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "reprise/check/explain.h"
 #include "reprise/check/pipeline.h"
+#include "reprise/check/replicas.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
@@ -133,6 +134,19 @@ std::pair<int64_t, std::vector<int64_t>> simulate_pipeline(const Text& problem,
   return {line.time.count(), peaks};
 }
 
+// Returns the time of a step of several replicas, and the longest that a device carries rings.
+std::pair<int64_t, int64_t> simulate_replicas(const Text& problem, const Text& plan_text,
+                                              int64_t count, int64_t bytes_per_second,
+                                              int64_t latency_ns, int64_t bucket_bytes) {
+  const ReplicaTimes times =
+      simulate(parse_pipeline(problem, "pipeline"), parse_pipeline_plan(plan_text, "plan"),
+               Replicas{.count = count,
+                        .bytes_per_second = bytes_per_second,
+                        .latency = Nanos(latency_ns),
+                        .bucket = Bytes(bucket_bytes)});
+  return {times.time.count(), times.busy.count()};
+}
+
 Text draw_frontier(const Text& curve, int64_t plain_peak, int64_t plain_time,
                    const std::vector<int64_t>& marks, const Text& title,
                    const std::vector<std::pair<Text, Text>>& compared) {
@@ -228,6 +242,9 @@ PYBIND11_MODULE(_core, m) {
         py::arg("time_limit_ns"), NoGil());
   m.def("verify_pipeline", &verify_pipeline, py::arg("problem"), py::arg("plan"), NoGil());
   m.def("simulate_pipeline", &simulate_pipeline, py::arg("problem"), py::arg("plan"), NoGil());
+  m.def("simulate_replicas", &simulate_replicas, py::arg("problem"), py::arg("plan"), py::kw_only(),
+        py::arg("count"), py::arg("bytes_per_second"), py::arg("latency_ns"),
+        py::arg("bucket_bytes"), NoGil());
   m.def("frontier", &find_frontier, py::arg("text"), py::arg("name"), py::kw_only(),
         py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
         py::arg("allow"), py::arg("machine"), py::arg("observer"), NoGil());

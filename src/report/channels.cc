@@ -7,6 +7,7 @@
 
 #include "report/html_table.h"
 #include "report/markup.h"
+#include "report/moves.h"
 #include "report/page.h"
 #include "report/step_pictures.h"
 
@@ -155,11 +156,12 @@ std::string page_channels(const Facts& facts) {
       .column("bytes", Align::kRight)
       .column("busy", Align::kRight)
       .column("of the step", Align::kRight)
-      .column("runs wait", Align::kRight);
+      .column("runs wait", Align::kRight)
+      .column("hidden", Align::kRight);
   for (const ChannelUse& use : facts.explanation.channels) {
     table.row({escaped(shortened(use.from + " -> " + use.to, 90)), std::to_string(use.copies),
                format_bytes(use.bytes), format_duration(use.busy), share(use.busy.count(), step),
-               format_duration(use.waited)});
+               format_duration(use.waited), hidden_share(use)});
   }
   return table.take();
 }

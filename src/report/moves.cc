@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "report/table.h"
@@ -24,7 +25,10 @@ std::string devices_table(const Explanation& explanation) {
   return table.text();
 }
 
-// One row for each channel: what it carries, and how long runs wait for it.
+std::string hidden_share(const ChannelUse& use) {
+  return share((use.busy - std::min(use.busy, use.waited)).count(), use.busy.count());
+}
+
 std::string channels_table(const Explanation& explanation) {
   const int64_t time = explanation.timeline.time.count();
   Table table;
@@ -33,11 +37,12 @@ std::string channels_table(const Explanation& explanation) {
       .column("bytes", Align::kRight)
       .column("busy", Align::kRight)
       .column("of the step", Align::kRight)
-      .column("runs wait", Align::kRight);
+      .column("runs wait", Align::kRight)
+      .column("hidden", Align::kRight);
   for (const ChannelUse& use : explanation.channels) {
     table.row({printable(use.from + " -> " + use.to), std::to_string(use.copies),
                format_bytes(use.bytes), format_duration(use.busy), share(use.busy.count(), time),
-               format_duration(use.waited)});
+               format_duration(use.waited), hidden_share(use)});
   }
   return table.text();
 }

@@ -12,6 +12,8 @@ namespace reprise::report {
 std::string devices_table(const Explanation& explanation);
 // Returns one row for each channel: what it carries, and how long runs wait for it.
 std::string channels_table(const Explanation& explanation);
+// Returns the share of a channel's busy time in which no run waits for it: "80.0 %".
+std::string hidden_share(const ChannelUse& use);
 
 // Returns one row for each value that moves, those that runs wait for longest first. If there are
 // more than `rows` values, the last row sums up the others.

@@ -115,6 +115,13 @@ def assert_sums_run_beside_the_backward(step: Any) -> bool:
     work = [i for i, run in enumerate(runs) if not run.startswith(("fill", "allreduce", "update"))]
     for begin, end in itertools.pairwise(starts):
         assert any(begin < i < end for i in work)
+    # Each sum is a copy on the link, whose time the plan counts.
+    plan, machine = step.planned.plan, step.machine()
+    assert sum(a.kind == "copy" for a in plan.actions) == len(starts)
+    assert [memory["name"] for memory in machine["memories"]] == ["device", "ranks"]
+    assert not reprise.verify(step.graph, plan, machine=machine)
+    assert reprise.simulate(step.graph, plan, machine=machine).time_ns == plan.time_ns
+    assert step.report().waited_ns > 0
     consumed = any(run.startswith("update.") for run in runs)
     if consumed:
         assert [w - 1 for w in waits[:-1]] == starts[1:]

@@ -62,6 +62,22 @@ def test_times_are_those_of_closed_forms() -> None:
     assert found.best(1) == rows[1, 1]
 
 
+@pytest.mark.parametrize("network", ["1MB", "4MB"])
+def test_sums_run_beside_the_backward(network: str) -> None:
+    """Each stage is a bucket, and its backward takes 2 ms. Device 0 is done last."""
+    rate = 1e6 if network == "1MB" else 4e6
+    for row in look(ranks=[4], link="1GB", network=network, bucket=1).rows:
+        ring = round(2 * (row.replicas - 1) / row.replicas * 1000 * 1e9 / rate)
+        stages = 4 // row.depth
+        assert row.ring_busy_ns == stages * ring
+        if row.replicas > 1:
+            late = [ring * (j + 1) - 2_000_000 * j for j in range(stages)]
+            assert row.ring_ns == max(late)
+            assert stages == 1 or row.ring_ns < row.ring_busy_ns
+        assert row.time_ns is not None and row.pipeline_ns is not None
+        assert row.time_ns == row.pipeline_ns + row.ring_ns
+
+
 def test_latency_counts_for_each_step_of_the_ring() -> None:
     row = look(depths=[1], latency="10us", network="1TB").rows[0]
     assert row.ring_ns == 6 * (1 + 10_000)
@@ -96,6 +112,7 @@ def test_numbers_that_do_not_divide_are_left_out() -> None:
         ({"ranks": [0]}, "ranks takes whole numbers"),
         ({"micro_batches": 0}, "micro_batches takes whole numbers"),
         ({"link": "fast"}, "link is a number a second"),
+        ({"bucket": 0}, "a bucket has at least a byte"),
         ({"planner": "none"}, "none"),
     ],
 )

@@ -202,7 +202,7 @@ struct CapturedStepReport {
   std::string no_device_graph = {};
   // To the memory of StepPlanOptions::offload or to other devices, and back.
   Bytes moved_out = {}, moved_in = {};
-  Nanos waited = {};                // by the step, for copies
+  Nanos waited = {};                // by the step, for copies and for sums over the ranks
   std::string offload_choice = {};  // what OffloadOptions "auto" picked, and why; else empty
   std::vector<OtherDeviceReport> other_devices = {};
 
@@ -309,10 +309,11 @@ class CapturedStep {
   const Graph& graph() const;
   // Returns the graph with the record of how it was measured.
   Profile profile() const;
-  // Returns the plan in force. Throws InputError when nothing was planned yet.
+  // Returns the plan in force. Throws InputError when nothing was planned yet. In the plan of a process
+  // group a copy to "ranks" stands for each sum, so that its time is that of the step with its sums.
   const PlanResult& planned() const;
   // Returns the memories of StepPlanOptions::offload; it has no channels if the plan in force was made
-  // without.
+  // without. A process group has the link between its ranks as a channel, as measured at the capture.
   Machine machine() const;
   CapturedStepReport last_step() const;
 

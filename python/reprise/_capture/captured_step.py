@@ -347,8 +347,10 @@ class CapturedStep(RecordedStep):
     def machine(self) -> dict[str, Any] | None:
         """Returns the memories and channels of the plan, in the form of `reprise.machine` files.
 
+        The link between the ranks of a process group is a channel to a memory "ranks".
+
         Returns:
-            The machine, or None if values cannot move.
+            The machine, or None if values cannot move and the step has no process group.
         """
         text = self._native.machine()
         return None if text is None else dict(json.loads(text))

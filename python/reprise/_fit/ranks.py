@@ -24,11 +24,15 @@ _FEW = 8
 
 
 class _Links(NamedTuple):
-    """Bytes a second between neighbours, and between replicas, with the latency of a message."""
+    """Bytes a second between neighbours, and between replicas.
+
+    A message between replicas has a latency, and a sum over them so many bytes.
+    """
 
     pipeline: int
-    replicas: float
+    replicas: int
     latency_ns: int
+    bucket: int
 
 
 def fit_ranks(
@@ -41,6 +45,7 @@ def fit_ranks(
     link: float | str = "25GB",
     network: float | str | None = None,
     latency: float | str = 10e-6,
+    bucket: int | str = "25MiB",
     planner: str = "1f1b",
     time_limit: float | str = 2.0,
     observer: Observer | None = None,
@@ -50,14 +55,15 @@ def fit_ranks(
     The chain is a step of one micro-batch on one device, measured (`profile()`) or written down.
     R devices are R / p replicas of a pipeline of p parts, and each replica has an equal share of
     the micro-batches. A pipeline is planned as `reprise pipeline` plans it, within the memory of a
-    device, and simulated: messages, waiting and recomputation are in its time. Behind it, each
-    part adds up its gradients over the replicas by a ring, which takes
-    2 (d - 1) (bytes / d / bandwidth + latency) for d replicas (Patarasu, Yuan, "Bandwidth optimal
-    all-reduce algorithms", JPDC 2009, section 4). No part of the ring is hidden behind the
-    pipeline, so the times are pessimistic there. With more than 2 p micro-batches a pipeline is
-    simulated for 2 p and for p of them, and each further one takes as long as one between these
-    two: the middle of a pipeline repeats itself. The fixed bytes of the chain (parameters and
-    their state) are divided over its stages as their weight gradients are.
+    device, and simulated: messages, waiting and recomputation are in its time. Each part adds up
+    its gradients over the replicas in buckets. The sum of a bucket starts when the last
+    micro-batch has gone back through the stages of the bucket, and it runs beside the rest of the
+    backward. It is a ring, which takes 2 (d - 1) (bytes / d / bandwidth + latency) for d replicas
+    (Patarasu, Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009, section 4). A device
+    carries one ring after the other, beside the messages of its pipeline. With more than 2 p
+    micro-batches a pipeline is simulated for 2 p and for p of them, and each further one takes as
+    long as one between these two: the middle of a pipeline repeats itself. The fixed bytes of the
+    chain (parameters and their state) are divided over its stages as their weight gradients are.
 
     Args:
         chain: The chain: a path, a dict in the file format, or a `Chain` or `Profile`.
@@ -71,6 +77,8 @@ def fit_ranks(
         link: The bytes a second between neighbours of a pipeline: a number, or a text ("25GB").
         network: The same between replicas. None stands for `link`.
         latency: The time of a message beside its bytes: seconds, or a text such as "10us".
+        bucket: The bytes of gradients that are added up at once, at least: a number of bytes, or a
+            text. The last bucket of a device has what is left.
         planner: A planner of pipelines that takes one part a device.
         time_limit: The time of each search: seconds, or a text such as "2s".
         observer: A function that is called with `Progress`.
@@ -90,14 +98,16 @@ def fit_ranks(
     bytes = _core.parse_bytes(memory) if isinstance(memory, str) else memory
     links = _Links(
         int(rate(link, 0.0, "link")),
-        rate(link if network is None else network, 0.0, "network"),
+        max(1, int(rate(link if network is None else network, 0.0, "network"))),
         nanoseconds(latency),
+        _core.parse_bytes(bucket) if isinstance(bucket, str) else bucket,
     )
     _check_numbers({"ranks": ranks, "depths": depths or [1], "micro_batches": [micro_batches]})
     limit = nanoseconds(time_limit)
     stages = len(problem["stages"])
     alone = micro_batches * _plain_time(problem)
     rows: list[RanksRow] = []
+    # The micro-batches of a pipeline say how many replicas there are.
     pipelines: dict[tuple[int, int], RanksRow] = {}
     for number, depth in _divisions(ranks, depths, stages, micro_batches):
         replicas = number // depth
@@ -106,9 +116,9 @@ def fit_ranks(
             text = f"{number} ranks: {replicas} x {depth}, {each} micro-batches"
             observer(Progress("fit", None, text))
         if (depth, each) not in pipelines:
-            search = _Search(problem, bytes, links.pipeline, planner, limit)
+            search = _Search(problem, bytes, links, replicas, planner, limit)
             pipelines[depth, each] = _long_pipeline(search, depth, each)
-        rows.append(_with_replicas(pipelines[depth, each], number, replicas, alone, links))
+        rows.append(_with_replicas(pipelines[depth, each], number, replicas, alone))
     if not rows:
         raise InputError(
             f"none of the ranks {list(ranks)} can be divided into pipelines of at most {stages} "
@@ -180,7 +190,8 @@ class _Search(NamedTuple):
 
     chain: dict[str, Any]
     memory: int
-    link: int
+    links: _Links
+    replicas: int
     planner: str
     limit_ns: int
 
@@ -199,7 +210,7 @@ def _long_pipeline(search: _Search, depth: int, micro_batches: int) -> RanksRow:
 
 
 def _pipeline(search: _Search, depth: int, micro_batches: int) -> RanksRow:
-    """Plans one pipeline. The row has one replica, and no ring."""
+    """Plans one pipeline, and simulates its replicas."""
     chain = search.chain
     shares = _shares(chain)
     problem = {
@@ -211,13 +222,14 @@ def _pipeline(search: _Search, depth: int, micro_batches: int) -> RanksRow:
         "stages": [{"fixed_bytes": share} for share in shares],
         "devices": [{"name": f"rank{k}", "bytes": search.memory} for k in range(depth)],
         "links": [
-            {"from": f"rank{a}", "to": f"rank{b}", "bytes_per_second": search.link}
+            {"from": f"rank{a}", "to": f"rank{b}", "bytes_per_second": search.links.pipeline}
             for k in range(depth - 1)
             for a, b in ((k, k + 1), (k + 1, k))
         ],
     }
+    asked = json.dumps(problem)
     text, reason, needed = _core.plan_pipeline(
-        json.dumps(problem),
+        asked,
         "pipeline",
         budget=None,
         planner=search.planner,
@@ -234,19 +246,27 @@ def _pipeline(search: _Search, depth: int, micro_batches: int) -> RanksRow:
         inside = chain["stages"][first : first + part["stages"]]
         gradients = max(gradients, sum(s.get("weight_gradient_bytes", 0) for s in inside))
         first += part["stages"]
+    time, busy = _core.simulate_replicas(
+        asked,
+        text,
+        count=search.replicas,
+        bytes_per_second=search.links.replicas,
+        latency_ns=search.links.latency_ns,
+        bucket_bytes=search.links.bucket,
+    )
     return row._replace(
         pipeline_ns=plan["time_ns"],
+        ring_ns=time - plan["time_ns"],
+        ring_busy_ns=busy,
         peak_bytes=max(device["peak_bytes"] for device in plan["devices"]),
         gradient_bytes=gradients,
     )
 
 
-def _with_replicas(row: RanksRow, ranks: int, replicas: int, alone: int, links: _Links) -> RanksRow:
-    """Returns the row for several replicas of its pipeline."""
+def _with_replicas(row: RanksRow, ranks: int, replicas: int, alone: int) -> RanksRow:
+    """Returns the row for a number of ranks."""
     row = row._replace(ranks=ranks, replicas=replicas)
     if row.pipeline_ns is None:
         return row
-    steps = 2 * (replicas - 1)
-    ring = steps * (row.gradient_bytes / replicas / links.replicas * 1e9 + links.latency_ns)
-    time = row.pipeline_ns + round(ring)
-    return row._replace(ring_ns=round(ring), time_ns=time, efficiency=alone / ranks / max(1, time))
+    time = row.pipeline_ns + row.ring_ns
+    return row._replace(time_ns=time, efficiency=alone / ranks / max(1, time))

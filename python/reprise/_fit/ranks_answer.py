@@ -25,7 +25,8 @@ class RanksRow(NamedTuple):
         micro_batches: The micro-batches of each pipeline.
         time_ns: The time of a step in nanoseconds, or None if no plan fits.
         pipeline_ns: The part of this time in which the pipelines run, or None.
-        ring_ns: The rest, in which gradients are added up over the replicas.
+        ring_ns: The rest, in which gradients are still added up over the replicas.
+        ring_busy_ns: The longest that a device adds up gradients, also beside its pipeline.
         peak_bytes: The most bytes on a device, or None.
         gradient_bytes: The most bytes of weight gradients on a device.
         efficiency: The time on one device of any size over ranks and time: 1 is perfect.
@@ -40,6 +41,7 @@ class RanksRow(NamedTuple):
     time_ns: int | None = None
     pipeline_ns: int | None = None
     ring_ns: int = 0
+    ring_busy_ns: int = 0
     peak_bytes: int | None = None
     gradient_bytes: int = 0
     efficiency: float = 0.0
@@ -119,13 +121,14 @@ class RanksFit:
             how = [f"{row.ranks}{mark}", f"{row.replicas} x {row.depth}", str(row.micro_batches)]
             if row.time_ns is None:
                 needs = "" if row.needed_bytes is None else f"needs {size_up(row.needed_bytes)}"
-                cells.append([*how, "does not fit", "", "", "", needs])
+                cells.append([*how, "does not fit", "", "", "", "", needs])
                 continue
             cells.append(
                 [
                     *how,
                     _core.format_duration(row.time_ns),
                     _core.format_duration(row.ring_ns),
+                    _core.format_duration(row.ring_busy_ns),
                     f"{self.alone_ns / max(1, row.time_ns):.1f}",
                     f"{100 * row.efficiency:.0f} %",
                     size_up(row.peak_bytes or 0),
@@ -157,6 +160,7 @@ _HEAD = [
     "micro-batches each",
     "step",
     "of it, adding up",
+    "adding up in all",
     "speed",
     "efficiency",
     "peak",

@@ -45,7 +45,7 @@ class StepReport:
         moved_out_bytes: The bytes that the step moved to the memory of `offload`, or to other
             devices.
         moved_in_bytes: The bytes that it brought back.
-        waited_ns: The time that it waited for copies, in nanoseconds.
+        waited_ns: The time that it waited for copies and sums over ranks, in nanoseconds.
         offload_choice: What `offload="auto"` picked, and why, or "" for another `offload`.
         compared: The number of steps so far that lockstep compared with the function.
         graphed: The number of steps so far that ran as a device graph (a CUDA graph).

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -19,6 +19,7 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/peer_error.h"
+#include "runtime/distributed/waiter.h"
 
 namespace reprise::runtime::internal::distributed {
 namespace {
@@ -32,34 +33,12 @@ constexpr Milliseconds kLook(100);
 constexpr Milliseconds kFirstAsk(1), kLastAsk(20);
 constexpr size_t kLongestFailure = 2000;  // bytes of a text in the store
 
-// A Signal is set once, by another thread.
-class Signal {
- public:
-  void set() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      is_set_ = true;
-    }
-    changed_.notify_all();
-  }
-  // Returns whether it is set by then.
-  bool wait(Milliseconds time) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, time, [&] { return is_set_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_set_ = false;
-};
-
-// A Transfer is a collective operation under way. The backend works on an alias of the memory, so
-// that a thread of its own never frees it.
+// A Transfer is a collective operation or a message under way. The backend works on an alias of the
+// memory, so that a thread of its own never frees it.
 struct Transfer {
   c10::intrusive_ptr<c10d::Work> work;
   c10::Storage memory;
-  std::shared_ptr<Signal> done;
+  std::shared_ptr<Signal> done;  // null for a message: nobody waits for it yet
   std::string what;
 };
 
@@ -124,7 +103,9 @@ struct Peers::Group {
   int rank = 0, size = 1;
   Milliseconds timeout{};
   int64_t exchanges = 0;
+  std::string last_told;                            // by rank 0: the key of the last exchange
   std::map<size_t, std::vector<Transfer>> started;  // by number
+  std::optional<Waiter> waiter;                     // from the first message on
   std::string broken;                               // why nobody can use the group any more
 
   std::string key(const std::string& rest) const { return prefix + rest; }
@@ -154,6 +135,12 @@ struct Peers::Group {
   }
   void set(const std::string& its_key, const std::string& text) {
     ask([&] { store->set(its_key, bytes_of(text)); });
+  }
+  void forget(const std::string& its_key) noexcept {
+    try {
+      store->deleteKey(its_key);
+    } catch (...) {  // The process that serves the store has ended.
+    }
   }
 
   // Throws PeerError if another rank has failed.
@@ -203,9 +190,12 @@ struct Peers::Group {
 
   // Waits for a transfer. If it fails, its memory stays in `started` or is abandoned by the caller.
   void finish(const Transfer& transfer, const at::Device& device) {
+    const bool is_message = transfer.done == nullptr;
+    if (is_message && !waiter) waiter.emplace();
+    const std::shared_ptr<Signal> done = is_message ? waiter->wait(transfer.work) : transfer.done;
     const Clock::time_point end = Clock::now() + timeout + 2 * kLook;
     // On other devices wait() makes the stream wait and not the host.
-    while (device.is_cpu() && !transfer.done->wait(kLook)) {
+    while ((is_message || device.is_cpu()) && !done->wait(kLook)) {
       look();
       if (Clock::now() < end) continue;
       fail(
@@ -214,16 +204,35 @@ struct Peers::Group {
                       transfer.what, rank, seconds()));
     }
     try {
-      transfer.work->wait();
+      if (!is_message) transfer.work->wait();
+      if (is_message && done->failure()) std::rethrow_exception(done->failure());
     } catch (const std::exception& error) {
-      const std::string reason = first_line(error);
-      // A rank that has failed tells the reason, which is better than that of the connection.
-      for (int looks = 0; looks < 3; ++looks) {
-        look();
-        std::this_thread::sleep_for(kLook);
-      }
-      fail(fmt::format("{} failed on rank {}, perhaps because another process has ended: {}",
-                       transfer.what, rank, reason));
+      fail_for(error, transfer.what);
+    }
+  }
+
+  // Throws PeerError for a transfer that the backend gave up. A rank that has failed tells the
+  // reason, which is better than that of the connection.
+  [[noreturn]] void fail_for(const std::exception& error, const std::string& what) {
+    const std::string reason = first_line(error);
+    for (int looks = 0; looks < 3; ++looks) {
+      look();
+      std::this_thread::sleep_for(kLook);
+    }
+    fail(fmt::format("{} failed on rank {}, perhaps because another process has ended: {}", what,
+                     rank, reason));
+  }
+
+  // Starts a message. The backend may find then that the connection has ended.
+  template <class Begin>
+  void start_message(size_t number, const at::Tensor& tensor, const std::string& what,
+                     Begin&& begin) {
+    if (!broken.empty()) throw PeerError(broken);
+    std::vector<at::Tensor> list{alias_of(tensor)};
+    try {
+      started[number].push_back({begin(list), tensor.storage(), nullptr, what});
+    } catch (const std::exception& error) {
+      fail_for(error, what);
     }
   }
 
@@ -276,14 +285,21 @@ std::vector<std::string> Peers::exchange(const std::string& mine, const std::str
   Group& group = *group_;
   const std::string place = group.key(fmt::format("{}/", group.exchanges++));
   const std::string all = place + "all";
+  // Nobody reads a text again, so that the store does not grow with the number of steps.
   if (group.rank != 0) {
-    group.set(fmt::format("{}{}", place, group.rank), mine);
-    return parted(group.text_from(0, all, what));
+    const std::string own = fmt::format("{}{}", place, group.rank);
+    group.set(own, mine);
+    std::vector<std::string> texts = parted(group.text_from(0, all, what));
+    group.forget(own);  // Rank 0 has read it.
+    return texts;
   }
   std::vector<std::string> texts{mine};
   for (int rank = 1; rank < group.size; ++rank) {
     texts.push_back(group.text_from(rank, fmt::format("{}{}", place, rank), what));
   }
+  // All ranks are here, so that they have read what came before.
+  if (!group.last_told.empty()) group.forget(group.last_told);
+  group.last_told = all;
   group.set(all, joined(texts));
   return texts;
 }
@@ -342,10 +358,23 @@ void Peers::start_gather(size_t number, const at::Tensor& tensor,
   }
 }
 
+void Peers::start_send(size_t number, const at::Tensor& tensor, int rank, const std::string& what) {
+  group_->start_message(number, tensor, what, [&](std::vector<at::Tensor>& list) {
+    return group_->group->send(list, rank, /*tag=*/0);
+  });
+}
+
+void Peers::start_receive(size_t number, const at::Tensor& tensor, int rank,
+                          const std::string& what) {
+  group_->start_message(number, tensor, what, [&](std::vector<at::Tensor>& list) {
+    return group_->group->recv(list, rank, /*tag=*/0);
+  });
+}
+
 void Peers::wait(size_t number) {
   const auto started = group_->started.find(number);
   if (started == group_->started.end()) {
-    throw InternalError("a plan waits for a sum or a copy that was not started");
+    throw InternalError("a plan waits for a sum, a copy or a message that was not started");
   }
   for (const Transfer& transfer : started->second) {
     group_->finish(transfer, transfer.memory.device());

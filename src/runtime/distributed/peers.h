@@ -16,7 +16,7 @@
 
 namespace reprise::runtime::internal::distributed {
 
-// A Peers belongs to one captured step. All ranks of the group make the Peers of their steps in the
+// A Peers belongs to one step, captured or in parts. All ranks of the group make the Peers of their steps in the
 // same order. It is not thread-safe.
 class Peers {
  public:
@@ -50,6 +50,11 @@ class Peers {
   // start_sum().
   void start_gather(size_t number, const at::Tensor& tensor,
                     const std::vector<std::pair<int64_t, int64_t>>& parts, const std::string& what);
+  // Starts to send a tensor to another rank, or to fill it with what that rank sends. Messages from
+  // one rank to another arrive in the order in which both of them start them. Otherwise like
+  // start_sum().
+  void start_send(size_t number, const at::Tensor& tensor, int rank, const std::string& what);
+  void start_receive(size_t number, const at::Tensor& tensor, int rank, const std::string& what);
   void wait(size_t number);
 
   // Tells the other ranks that this one has failed, unless that is known already. Nobody can use the
@@ -57,7 +62,7 @@ class Peers {
   void tell(const std::string& failure) noexcept;
   // Throws PeerError if this rank has failed before, or has seen that another one has.
   void require_sound() const;
-  // Drops all sums and copies that were started. The memory of those that are still under way is
+  // Drops all sums, copies and messages that were started. The memory of those that are still under way is
   // kept until the process ends, together with `arena`.
   void abandon(std::shared_ptr<void> arena) noexcept;
 

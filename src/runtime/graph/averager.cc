@@ -4,6 +4,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
 
+#include <chrono>
 #include <utility>
 
 namespace reprise::runtime::internal::graph {
@@ -27,6 +28,14 @@ void Averager::begin(bool synchronized) {
   peers_->require_sound();
   running_ = true;
   synchronized_ = synchronized;
+  waited_ = {};
+}
+
+void Averager::wait_for(size_t number) {
+  if (!synchronizes()) return;
+  const auto begun = std::chrono::steady_clock::now();
+  peers_->wait(number);
+  waited_ += Nanos(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
 }
 
 void Averager::fill(const at::Tensor& place, const at::Tensor& gradient,
@@ -55,9 +64,7 @@ void Averager::start(size_t bucket, const at::Tensor& memory, const std::string&
   if (synchronizes()) peers_->start_sum(number_of_sum(bucket), memory, what);
 }
 
-void Averager::wait(size_t bucket) {
-  if (synchronizes()) peers_->wait(number_of_sum(bucket));
-}
+void Averager::wait(size_t bucket) { wait_for(number_of_sum(bucket)); }
 
 void Averager::start_gather(size_t bucket, const at::Tensor& memory,
                             const std::vector<Share>& shares, const std::string& what) {
@@ -67,8 +74,6 @@ void Averager::start_gather(size_t bucket, const at::Tensor& memory,
   peers_->start_gather(number_of_gather(bucket), memory, parts, what);
 }
 
-void Averager::wait_gather(size_t bucket) {
-  if (synchronizes()) peers_->wait(number_of_gather(bucket));
-}
+void Averager::wait_gather(size_t bucket) { wait_for(number_of_gather(bucket)); }
 
 }  // namespace reprise::runtime::internal::graph

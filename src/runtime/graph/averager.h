@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reprise/model/units.h"
 #include "runtime/distributed/peers.h"
 #include "runtime/step/buckets.h"
 #include "runtime/step/recording.h"
@@ -23,6 +24,8 @@ class Averager {
   // the gradients of this rank alone. Before the first run and after end(), the works do not touch
   // gradients that are there already, and nothing is sent.
   void begin(bool synchronized);
+  // Returns how long the run has waited for sums and exchanges.
+  Nanos waited() const { return waited_; }
   void end() { running_ = false; }
   bool synchronizes() const { return running_ && synchronized_; }
 
@@ -39,7 +42,10 @@ class Averager {
 
  private:
   std::shared_ptr<distributed::Peers> peers_;
+  void wait_for(size_t number);
+
   bool running_ = false, synchronized_ = true;
+  Nanos waited_;
 };
 
 }  // namespace reprise::runtime::internal::graph

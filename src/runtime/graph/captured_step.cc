@@ -12,6 +12,7 @@
 #include "reprise/runtime/capture.h"
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
+#include "runtime/graph/link.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/transfer/choose.h"
@@ -119,14 +120,17 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   state_->require(state_->plan(options), state_->graph_now().fixed);
-  return state_->now().plan->result;
+  return state_->shown();
 }
 
 PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state_->plan(options); }
 
-void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
+void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
+  const bool on_link = state_->peers && internal::graph::uses_link(given);
   StepPlanOptions wanted = options;
-  if (is_auto(wanted.offload)) wanted.offload = memory_of(plan, wanted.offload, *state_);
+  if (is_auto(wanted.offload)) {
+    wanted.offload = on_link ? OffloadOptions() : memory_of(given, wanted.offload, *state_);
+  }
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
   const internal::graph::PlacedState as_planned(*state_);
   state_->place_state(wanted);
@@ -136,7 +140,8 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   if (wanted.offload_optimizer) graph.fixed -= state_->far_state_bytes();
   const Baseline plain = baseline(graph);
   const Bytes budget = wanted.budget.resolve(plain.peak);
-  const std::vector<Violation> violations = verify(graph, plan, budget, opened.machine);
+  const std::vector<Violation> violations =
+      verify(graph, given, budget, on_link ? state_->captured().program.link : opened.machine);
   std::string message;
   if (!violations.empty()) message = "the plan is not valid for this step:";
   for (const Violation& violation : violations) message += "\n  " + violation.message;
@@ -145,26 +150,28 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   } else if (!message.empty()) {
     throw InputError(message);
   }
+  // The sums are the same in all plans of the step, so they were judged, and are left out.
+  const Plan plan = on_link ? internal::graph::without_link(graph, given) : given;
   require_movable(state_->captured().program.lowered, plan, opened.machine);
   state_->move_state(wanted, opened);
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;
   state_->outcomes.drop_other_plans();
-  StepPlan given{{.termination = plan.termination,
-                  .plan = plan,
-                  .planner = plan.planner,
-                  .schedule_class = plan.schedule_class,
-                  .budget = budget,
-                  .machine_sha256 = plan.machine_sha256,
-                  .lower_bound = plan.lower_bound,
-                  .baseline = plain,
-                  .smallest_budget = {},
-                  .blocking_op = {},
-                  .search = {}},
-                 Bytes(0),
-                 plan.time};
-  state_->adopt(std::move(given), graph.fixed);
+  StepPlan next{{.termination = plan.termination,
+                 .plan = plan,
+                 .planner = plan.planner,
+                 .schedule_class = plan.schedule_class,
+                 .budget = budget,
+                 .machine_sha256 = plan.machine_sha256,
+                 .lower_bound = plan.lower_bound,
+                 .baseline = plain,
+                 .smallest_budget = {},
+                 .blocking_op = {},
+                 .search = {}},
+                Bytes(0),
+                plan.time};
+  state_->adopt(std::move(next), graph.fixed);
 }
 
 at::Tensor CapturedStep::run(const Tensors& inputs) {
@@ -230,10 +237,10 @@ const Graph& CapturedStep::graph() const { return state_->graph(); }
 
 const PlanResult& CapturedStep::planned() const {
   if (!state_->now().plan) throw InputError("nothing was planned yet: call plan() or run()");
-  return state_->now().plan->result;
+  return state_->shown();
 }
 
-Machine CapturedStep::machine() const { return state_->far.machine; }
+Machine CapturedStep::machine() const { return state_->shown_machine(); }
 
 CapturedStepReport CapturedStep::last_step() const { return state_->report; }
 
@@ -246,7 +253,7 @@ std::vector<ApproximateValue> CapturedStep::approximate_values() const {
   std::vector<ApproximateValue> all;
   std::set<OpIndex> seen;
   for (const BoundAction& action :
-       reprise::bind(graph(), planned().plan->actions, state_->far.machine)) {
+       reprise::bind(graph(), planned().plan->actions, state_->shown_machine())) {
     if (action.kind != ActionKind::kRun || !seen.insert(action.target).second) continue;
     const auto op = static_cast<size_t>(action.target);
     const auto found =
@@ -268,9 +275,13 @@ void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 
 std::optional<RunLog> CapturedStep::run_log() const {
   if (!state_->now().plan) return std::nullopt;
-  const Plan& plan = *planned().plan;
-  return state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device,
-                             state_->far.machine);
+  const Plan& plan = *state_->now().plan->result.plan;
+  std::optional<RunLog> log = state_->log.run_log(*state_->now().program, graph(), plan,
+                                                  state_->recording().device, state_->far.machine);
+  if (log && state_->now().shown) {
+    internal::graph::show_on_link(*log, plan, *state_->now().shown->plan);
+  }
+  return log;
 }
 
 Profile CapturedStep::profile() const {

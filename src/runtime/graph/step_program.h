@@ -32,6 +32,7 @@ struct StepProgram {
   CacheUse cache = {};
   std::shared_ptr<Averager> averager = {};  // runs `step.buckets`; null without a process group
   Machine devices = {};  // as measured; the device alone without CaptureOptions::other_devices
+  Machine link = {};     // as measured (link.h); the device alone without a process group
 };
 
 // Returns the device of the first input that is defined. Throws InputError if there is none.

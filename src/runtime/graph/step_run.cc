@@ -250,6 +250,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   report.moved_out = moved.out;
   report.moved_in = moved.in;
   report.waited = moved.waited;
+  if (const auto& averager = captured().program.averager) report.waited += averager->waited();
   ++report.steps;
   ++now().runs;
   return outputs;

@@ -13,6 +13,8 @@
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/agreement.h"
+#include "runtime/graph/link.h"
+#include "runtime/graph/link_search.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/transfer/choose.h"
@@ -100,7 +102,11 @@ void StepState::capture(const Tensors& sample) {
   if (peers) agree_on_step(*peers, captured().program, options);
   updater().keep_shard();
   graph().fixed = level_without(sample);
-  if (peers) agree_on_numbers(*peers, captured().program, options);
+  if (peers) {
+    StepProgram& program = captured().program;
+    agree_on_numbers(*peers, program, options);
+    program.link = measure_link(*peers, program.step.buckets, recording().device);
+  }
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
@@ -179,7 +185,7 @@ StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
   Graph beside = graph();
   beside.fixed = fixed;
   const auto here = [&](const Graph& problem, const StepPlanOptions& agreed) {
-    return search_step(problem, agreed, slack, arena_device(agreed));
+    return search_on_link(captured().program, problem, agreed, slack, arena_device(agreed));
   };
   StepPlan found = plan_together(*peers, beside, wanted, here);
   fixed = beside.fixed;
@@ -191,6 +197,12 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
                                                   plan_options.offload.machine);
   now().plan = std::move(next);
   graph().fixed = fixed;
+  now().shown.reset();
+  if (peers) {
+    const StepProgram& program = captured().program;
+    now().shown = shown_on_link(program.lowered, graph(), program.step.buckets, now().plan->result,
+                                program.link);
+  }
   now().own_peak = own_peak(captured().program, *now().plan->result.plan);
   use_devices();
   now().drift = Bytes(0);
@@ -251,6 +263,8 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
   if (on_several_devices()) return devices_machine(wanted);
   OffloadOptions& asked = wanted.offload;
   if (asked.to.empty()) {
+    // The machine of a plan of this step comes back. The link is not given but measured.
+    if (peers && is_link(asked.machine)) asked.machine = {};
     if (asked.machine.channels.empty()) return {};
     throw InputError(
         "a machine says how fast a memory behind the device is, and not where: name the memory, "
@@ -311,7 +325,7 @@ PlanResult StepState::answer(const StepPlanOptions& wanted, const transfer::Open
   move_state(wanted, there);
   plan_options = wanted;
   adopt(std::move(found), fixed);
-  return now().plan->result;
+  return shown();
 }
 
 void StepState::require(const PlanResult& result, Bytes live) const {

@@ -50,6 +50,11 @@ struct StepState {
   const step::Recording& recording() const { return captured().program.step.recording; }
   // Whether operations may run on other devices than the recording's.
   bool on_several_devices() const { return !captured().program.lowered.devices.empty(); }
+  // The plan in force as users see it, and its machine.
+  const PlanResult& shown() const { return now().shown ? *now().shown : now().plan->result; }
+  const Machine& shown_machine() const {
+    return captured().program.link.channels.empty() ? far.machine : captured().program.link;
+  }
   Updater& updater() const { return *captured().program.updater; }
   bool arena(const StepPlanOptions& wanted) const {
     return wanted.arena && !on_several_devices() && device::has_arenas(recording().device);
