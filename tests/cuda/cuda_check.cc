@@ -29,9 +29,14 @@ int64_t allocated_bytes(c10::DeviceIndex device) {
 
 // Forward, loss and backward of a small network on a device.
 struct Step {
-  torch::nn::Sequential model{torch::nn::Linear(256, 1024), torch::nn::GELU(),
-                              torch::nn::Linear(1024, 1024), torch::nn::GELU(),
-                              torch::nn::Linear(1024, 16)};
+  torch::nn::Sequential model{torch::nn::Linear(256, 1024)};
+  Step() {
+    for (int layer = 0; layer < 6; ++layer) {
+      model->push_back(torch::nn::GELU());
+      model->push_back(torch::nn::Linear(1024, 1024));
+    }
+    model->push_back(torch::nn::Linear(1024, 16));
+  }
   rt::Tensors operator()(const rt::Tensors& in) {
     const at::Tensor loss = torch::nn::functional::cross_entropy(model->forward(in[0]), in[1]);
     loss.backward();

@@ -158,8 +158,11 @@ void StepState::renew_memory(bool wanted) {
   if (!recording().device.is_cpu()) memory.evacuate();
   Bytes scratch;
   // The optimizer's state that a first run makes lies outside of the arena, as do the temporary
-  // values of its making, so that run leaves them room.
-  if (wanted && now().plan && !updater().makes_state()) {
+  // values of its making, so that run leaves them room. A step that moves values leaves holes in a
+  // block wherever they lay, and what does not fit into the holes would lie beside the block, above
+  // the budget. The device's allocator serves the first run of such a plan.
+  const bool moves = !plan_options.offload.to.empty();
+  if (wanted && now().plan && !moves && !updater().makes_state()) {
     // Requests in the order of a run leave holes, in a block that a plan would fill.
     const Bytes need = step_bytes(graph(), now().plan->result);
     const int64_t bytes = std::min(room().count(), need.count() + need.count() / 8);
