@@ -18,6 +18,7 @@
 
 namespace reprise::runtime {
 
+using internal::graph::FarKind;
 using internal::graph::StepPlan;
 using internal::step::describe;
 using internal::step::HostRead;
@@ -80,7 +81,7 @@ void require_movable(const internal::graph::LoweredStep& lowered, const Plan& pl
       internal::transfer::moved_by(program, lowered.graph.values.size());
   for (size_t v = 0; v < moves.size(); ++v) {
     if (!moves[v] || lowered.step_value_of[v] >= 0) continue;
-    if (lowered.state_of(static_cast<ValueIndex>(v))) continue;
+    if (lowered.far_thing_of(static_cast<ValueIndex>(v))) continue;
     throw InputError(fmt::format("the plan moves {}, which the step does not make and cannot move",
                                  lowered.graph.values[v].id));
   }
@@ -127,13 +128,13 @@ PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state
 void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   StepPlanOptions wanted = options;
   if (is_auto(wanted.offload)) wanted.offload = memory_of(plan, wanted.offload, *state_);
+  state_->require_far(wanted);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
-  const internal::graph::PlacedState as_planned(*state_);
-  state_->place_state(wanted);
+  const internal::graph::AsPlanned as_planned(*state_);
+  state_->place_far(wanted);
   Graph graph = state_->graph();
   graph.fixed += opened.device_bytes - state_->far.device_bytes;
-  if (state_->plan_options.offload_optimizer) graph.fixed += state_->far_state_bytes();
-  if (wanted.offload_optimizer) graph.fixed -= state_->far_state_bytes();
+  graph.fixed += state_->far_bytes(state_->plan_options) - state_->far_bytes(wanted);
   const Baseline plain = baseline(graph);
   const Bytes budget = wanted.budget.resolve(plain.peak);
   const std::vector<Violation> violations = verify(graph, plan, budget, opened.machine);
@@ -146,7 +147,7 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
     throw InputError(message);
   }
   require_movable(state_->captured().program.lowered, plan, opened.machine);
-  state_->move_state(wanted, opened);
+  state_->move_far(wanted, opened);
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;
@@ -201,7 +202,11 @@ void CapturedStep::forget_outcome() {
 }
 
 void CapturedStep::fetch_optimizer_state() {
-  if (state_->far_state) state_->far_state->fetch();
+  if (state_->far_state) state_->far_state->fetch(FarKind::kState);
+}
+
+void CapturedStep::fetch_parameters() {
+  if (state_->far_state) state_->far_state->fetch(FarKind::kParameter);
 }
 
 std::vector<int64_t> CapturedStep::outcomes() const {

@@ -29,8 +29,9 @@ struct StepState {
   int64_t captures = 0;
   // `offload.machine` is that of `far`.
   StepPlanOptions plan_options;
-  transfer::OpenedMemory far;            // where values may move to; no memory without `offload`
-  std::shared_ptr<FarState> far_state;   // with StepPlanOptions::offload_optimizer
+  transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
+  // With StepPlanOptions::offload_optimizer or offload_parameters.
+  std::shared_ptr<FarState> far_state;
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
@@ -87,14 +88,19 @@ struct StepState {
   // The same for a step on several devices: they are the machine, and there is no memory behind
   // them.
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
-  // Makes the optimizer's state values of the graph in front, or not, as the options ask for.
-  void place_state(const StepPlanOptions& wanted);
-  // Returns the bytes of the state that lies in another memory with offload_optimizer.
-  Bytes far_state_bytes() const;
-  // Lets the state lie where the options ask for, from the next run on. Throws InputError if state
-  // cannot be brought back.
-  void move_state(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
-  void use_far_state();
+  // Throws InputError if the options let something lie in another memory that cannot.
+  void require_far(const StepPlanOptions& wanted) const;
+  // Returns what lies in another memory between the steps, and the bytes of all of it.
+  FarThings far_things(const StepPlanOptions& wanted) const;
+  Bytes far_bytes(const StepPlanOptions& wanted) const;
+  // Makes these things values of the graph in front, or not, as the options ask for.
+  void place_far(const StepPlanOptions& wanted);
+  // Lets them lie where the options ask for, from the next run on. The graph has them in place. Throws
+  // InputError if something cannot be brought back.
+  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
+  void use_far(const StepPlanOptions& wanted);
+  // Does both for what was captured now, with the plan's options.
+  void use_captured_far();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
   PlanResult plan_with(StepPlanOptions wanted);
@@ -132,13 +138,13 @@ struct StepState {
   void compare(const Tensors& inputs);
 };
 
-// At its end the graph has the optimizer's state where the plan in force has it.
-class PlacedState {
+// At its end the graph has what lies in another memory as the plan in force has it.
+class AsPlanned {
  public:
-  explicit PlacedState(StepState& state) : state_(state) {}
-  ~PlacedState() { state_.place_state(state_.plan_options); }
-  PlacedState(const PlacedState&) = delete;
-  PlacedState& operator=(const PlacedState&) = delete;
+  explicit AsPlanned(StepState& state) : state_(state) {}
+  ~AsPlanned() { state_.place_far(state_.plan_options); }
+  AsPlanned(const AsPlanned&) = delete;
+  AsPlanned& operator=(const AsPlanned&) = delete;
 
  private:
   StepState& state_;
