@@ -41,8 +41,8 @@ def fetch_before_state_dict(modules: Iterable[nn.Module], fetch: Callable[[], No
         known = _of_module.get(part)
         if known is None:
             known = _of_module[part] = []
-            part.register_state_dict_pre_hook(_before_state_dict)
-            part.register_load_state_dict_pre_hook(_before_load)
+            part.register_state_dict_pre_hook(_before_state_dict)  # type: ignore[no-untyped-call]
+            part.register_load_state_dict_pre_hook(_before_load)  # type: ignore[no-untyped-call]
         _add(known, fetch)
 
 

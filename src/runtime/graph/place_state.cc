@@ -30,11 +30,13 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
   if (wanted.offload_parameters &&
       far_parameters(recording(), updater().updates(), options).empty()) {
     throw InputError(
-        "offload_parameters moves parameters that are frozen (requires_grad is off) or that an "
-        "optimizer inside the step updates, of 4096 bytes or more, and this step reads none: "
-        "freeze "
-        "what is not trained, capture the step with its optimizer, or leave offload_parameters "
-        "out");
+        "offload_parameters moves parameters of the step's modules and of its optimizer that are "
+        "frozen "
+        "(requires_grad is off) or that an optimizer inside the step updates, of 4096 bytes or "
+        "more, "
+        "and this step reads none: name its modules, freeze what is not trained, capture the step "
+        "with "
+        "its optimizer, or leave offload_parameters out");
   }
 }
 
