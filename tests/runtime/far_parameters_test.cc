@@ -275,6 +275,66 @@ TEST_F(FarParameters, ParametersMayBeLoaded) {
   EXPECT_EQ(difference(other.bits(), one.bits()), "");
 }
 
+// Within a budget, what pays stays on the device: with a slow disk as much as there is room for. Whatever
+// a plan keeps or sends away, the next plan may do otherwise.
+TEST_F(FarParameters, WhatPaysStaysOnTheDevice) {
+  for (const Way& way : {kOutside, kAll}) {
+    SCOPED_TRACE(way.frozen);
+    const std::vector<Bits> expected = plain(way, 10);
+    const Tuned one(way);
+    CapturedStep step = one.captured();
+    size_t done = 0;
+    const auto train = [&] {
+      for (int k = 0; k < 2; ++k) {
+        one.run(step);
+        ++done;
+        const CapturedStepReport report = step.last_step();
+        EXPECT_EQ(report.predicted_peak, report.measured_peak);
+        EXPECT_LE(report.measured_peak, report.budget);
+      }
+      fetch(step);
+      EXPECT_EQ(difference(expected[done], one.bits()), "");
+    };
+    const auto away = [&] {
+      const std::vector<Value>& all = step.graph().values;
+      return std::count_if(all.begin(), all.end(), [](const Value& value) {
+        return !value.home.empty() && value.kind == ValueKind::kInput;
+      });
+    };
+    StepPlanOptions slow = far(way);
+    slow.offload = offload(disk_of(10'000'000));
+    slow.time_limit = Nanos(200'000'000);
+    step.plan(slow);
+    const int64_t most = away();
+    EXPECT_EQ(most, way.frozen ? kMany : 2 * kMany) << "without a budget nothing is kept";
+    const Nanos alone = step.planned().plan->time;
+    train();
+    slow.budget = "95%";
+    step.plan(slow);
+    const int64_t some = away();
+    EXPECT_LT(some, most);
+    EXPECT_LT(step.planned().plan->time, alone);
+    const Plan kept = *step.planned().plan;
+    const Bytes budget = step.planned().budget;
+    train();
+    slow.budget = Bytes(1);
+    const Bytes least = step.try_plan(slow).smallest_budget.value();
+    slow.budget = least + Bytes(1 << 14);
+    step.plan(slow);
+    EXPECT_GT(away(), some);
+    train();
+    slow.budget = budget;
+    step.use(kept, slow);
+    EXPECT_EQ(away(), some);
+    train();
+    // Somebody takes the bytes of what is kept, so that all of it leaves.
+    const Bytes taken = budget - least - Bytes(1 << 15);
+    const at::Tensor other = at::empty({taken.count()}, at::kByte);
+    train();
+    EXPECT_EQ(away(), most);
+  }
+}
+
 // The function runs again when another outcome is captured, and reads parameters that are away.
 TEST_F(FarParameters, OutcomesAreCapturedWhileParametersAreAway) {
   const Tuned one(kOutside), other(kOutside);

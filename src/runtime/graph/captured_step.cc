@@ -71,6 +71,19 @@ OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
   throw InputError("the plan moves values, and there is no memory for them: " + found.why);
 }
 
+// Returns what a plan keeps on the device: what it does not move.
+internal::graph::KeptThings kept_by(const Plan& plan, const internal::graph::FarThings& things) {
+  std::set<std::string> moved;
+  for (const Action& action : plan.actions) {
+    if (action.kind == ActionKind::kCopy) moved.insert(action.id);
+  }
+  internal::graph::KeptThings kept;
+  for (const internal::graph::FarThing& thing : things) {
+    if (!moved.contains(thing.name)) kept.insert(thing.name);
+  }
+  return kept;
+}
+
 // Values move between the device and one memory behind it. The caller's inputs, and parameters before
 // their update, lie in memory that the step cannot give back.
 void require_movable(const internal::graph::LoweredStep& lowered, const Plan& plan,
@@ -131,10 +144,12 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
   state_->require_far(wanted);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
   const internal::graph::AsPlanned as_planned(*state_);
-  state_->place_far(wanted);
+  const internal::graph::KeptThings keep = kept_by(plan, state_->far_things(wanted, {}));
+  state_->place_far(wanted, keep);
   Graph graph = state_->graph();
   graph.fixed += opened.device_bytes - state_->far.device_bytes;
-  graph.fixed += state_->far_bytes(state_->plan_options) - state_->far_bytes(wanted);
+  graph.fixed += state_->far_bytes(state_->plan_options, state_->kept);
+  graph.fixed -= state_->far_bytes(wanted, keep);
   const Baseline plain = baseline(graph);
   const Bytes budget = wanted.budget.resolve(plain.peak);
   const std::vector<Violation> violations = verify(graph, plan, budget, opened.machine);
@@ -147,7 +162,8 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
     throw InputError(message);
   }
   require_movable(state_->captured().program.lowered, plan, opened.machine);
-  state_->move_far(wanted, opened);
+  state_->move_far(wanted, opened, keep);
+  state_->kept = keep;
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;

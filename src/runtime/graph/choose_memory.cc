@@ -35,14 +35,15 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   }
   // Parameters and the state of an optimizer are on the device in both plans.
   const AsPlanned as_planned(*this);
-  place_far(alone);
-  Bytes fixed = graph_now().fixed - far.device_bytes + far_bytes(plan_options);
+  place_far(alone, {});
+  Bytes fixed = graph_now().fixed - far.device_bytes + far_bytes(plan_options, kept);
   if (wanted.device_graph) fixed += prepare_graph();
   wanted.offload = place.options;
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
                         const std::string& why) {
-    move_far(taken, there);
+    move_far(taken, there, {});
+    kept.clear();
     plan_options = taken;
     plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);
     adopt(std::move(found), fixed + there.device_bytes);

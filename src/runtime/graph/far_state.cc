@@ -222,22 +222,32 @@ void FarState::park() {
   }
 }
 
+void FarState::fetch(Entry& entry) {
+  if (!entry.home) return;
+  std::vector<c10::DataPtr> taken = take_memory(entry);
+  const TicketPtr ticket = memory_->in(entry.home, blocks_in(entry, taken), {});
+  try {
+    ticket->wait();
+  } catch (...) {
+    ticket->cancel();
+    throw;
+  }
+  entry.memory = std::move(taken);
+  give(entry);
+  entry.here = false;  // It is in no step.
+  entry.home.reset();
+  entry.storages.clear();
+}
+
 void FarState::fetch(FarKind kind) {
   for (Entry& entry : all_) {
-    if (!entry.home || entry.kind != kind) continue;
-    std::vector<c10::DataPtr> taken = take_memory(entry);
-    const TicketPtr ticket = memory_->in(entry.home, blocks_in(entry, taken), {});
-    try {
-      ticket->wait();
-    } catch (...) {
-      ticket->cancel();
-      throw;
-    }
-    entry.memory = std::move(taken);
-    give(entry);
-    entry.here = false;  // It is in no step.
-    entry.home.reset();
-    entry.storages.clear();
+    if (entry.kind == kind) fetch(entry);
+  }
+}
+
+void FarState::fetch_unexpected() {
+  for (Entry& entry : all_) {
+    if (entry.bytes == 0) fetch(entry);
   }
 }
 

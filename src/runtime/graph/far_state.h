@@ -63,6 +63,8 @@ class FarState {
   // Brings everything of this kind back, until the next step. Throws InputError if that fails; what is
   // back by then stays.
   void fetch(FarKind kind);
+  // Does the same for what is not expected.
+  void fetch_unexpected();
 
   // The parts of a step. bring() takes memory of the device, for state that is not there yet, too.
   void bring(size_t thing);
@@ -101,6 +103,7 @@ class FarState {
 
   Entry& of(size_t thing) { return all_[by_thing_.at(thing)]; }
   Entry* state_of(size_t parameter);
+  void fetch(Entry& entry);
   std::vector<c10::Storage> storages_now(const Entry& entry) const;
   std::vector<c10::DataPtr> take_memory(const Entry& entry) const;
   // Returns what of this memory each storage will take.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct FarThing {
 };
 
 using FarThings = std::vector<FarThing>;
+// The names of things that stay on the device although they may lie elsewhere.
+using KeptThings = std::set<std::string>;
 
 // Returns the state that updates write. `bytes` has the bytes of each update that may move.
 FarThings far_states(const step::Updates& updates, const std::vector<int64_t>& bytes);

@@ -30,68 +30,72 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
   if (wanted.offload_parameters &&
       far_parameters(recording(), updater().updates(), options).empty()) {
     throw InputError(
-        "offload_parameters moves parameters of the step's modules and of its optimizer that are "
-        "frozen "
-        "(requires_grad is off) or that an optimizer inside the step updates, of 4096 bytes or "
-        "more, "
-        "and this step reads none: name its modules, freeze what is not trained, capture the step "
-        "with "
-        "its optimizer, or leave offload_parameters out");
+        "offload_parameters moves parameters that are frozen (requires_grad is off) or that an "
+        "optimizer inside the step updates, of 4096 bytes or more, and this step reads none: name "
+        "its "
+        "modules, freeze what is not trained, capture the step with its optimizer, or leave "
+        "offload_parameters out");
   }
 }
 
-FarThings StepState::far_things(const StepPlanOptions& wanted) const {
+FarThings StepState::far_things(const StepPlanOptions& wanted, const KeptThings& keep) const {
   FarThings things;
   if (wanted.offload_parameters) things = far_parameters(recording(), updater().updates(), options);
   if (wanted.offload_optimizer) {
     const FarThings states = far_states(updater().updates(), captured().program.far_bytes);
     things.insert(things.end(), states.begin(), states.end());
   }
+  std::erase_if(things, [&](const FarThing& thing) { return keep.contains(thing.name); });
   return things;
 }
 
-Bytes StepState::far_bytes(const StepPlanOptions& wanted) const {
+Bytes StepState::far_bytes(const StepPlanOptions& wanted, const KeptThings& keep) const {
   Bytes sum;
-  for (const FarThing& thing : far_things(wanted)) sum += Bytes(thing.bytes);
+  for (const FarThing& thing : far_things(wanted, keep)) sum += Bytes(thing.bytes);
   return sum;
 }
 
-void StepState::place_far(const StepPlanOptions& wanted) {
+void StepState::place_far(const StepPlanOptions& wanted, const KeptThings& keep) {
   StepProgram& program = captured().program;
   if (wanted.offload_optimizer == program.far_optimizer &&
-      wanted.offload_parameters == program.far_parameters) {
+      wanted.offload_parameters == program.far_parameters && keep == program.kept) {
     return;
   }
   program.far_optimizer = wanted.offload_optimizer;
   program.far_parameters = wanted.offload_parameters;
+  program.kept = keep;
   const std::string name = wanted.offload.to.rfind("disk:", 0) == 0 ? "disk" : wanted.offload.to;
-  set_far_things(program.lowered, far_things(wanted), program.step.works, updater().updates(),
+  set_far_things(program.lowered, far_things(wanted, keep), program.step.works, updater().updates(),
                  name);
 }
 
-void StepState::move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there) {
+void StepState::move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
+                         const KeptThings& keep) {
   if (far_state && (!is_far(wanted) || far_state->memory() != there.memory)) {
     far_state->fetch(FarKind::kState);
     far_state->fetch(FarKind::kParameter);
     far_state.reset();
   }
-  if (far_state && !wanted.offload_optimizer) far_state->fetch(FarKind::kState);
-  if (far_state && !wanted.offload_parameters) far_state->fetch(FarKind::kParameter);
   if (is_far(wanted) && !far_state) {
     far_state = std::make_shared<FarState>(options.optimizer, recording().device, there.memory);
   }
-  use_far(wanted);
+  use_far(wanted, keep);
+  if (far_state) far_state->fetch_unexpected();
 }
 
 void StepState::use_captured_far() {
   if (!far_state) return;
-  place_far(plan_options);
-  use_far(plan_options);
+  place_far(plan_options, kept);
+  use_far(plan_options, kept);
 }
 
-void StepState::use_far(const StepPlanOptions& wanted) {
+void StepState::use_far(const StepPlanOptions& wanted, const KeptThings& keep) {
   if (far_state) far_state->expect(captured().program.lowered.far);
-  updater().use_far(wanted.offload_optimizer ? far_state : nullptr, captured().program.far_bytes);
+  std::vector<int64_t> bytes(captured().program.far_bytes.size(), 0);
+  for (const FarThing& thing : far_things(wanted, keep)) {
+    if (!thing.tensor.defined()) bytes[*thing.update] = thing.bytes;
+  }
+  updater().use_far(wanted.offload_optimizer ? far_state : nullptr, bytes);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -299,8 +299,11 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
   transfer::OpenedMemory opened = far_memory(wanted);
   // The memory of the plan before goes when the new plan is there.
   fixed += opened.device_bytes - far.device_bytes;
-  fixed += far_bytes(plan_options) - far_bytes(wanted);
-  PlanResult result = answer(wanted, opened, fixed, Bytes(0), /*together=*/true);
+  fixed += far_bytes(plan_options, kept) - far_bytes(wanted, {});
+  // Without a budget, all lies elsewhere that may.
+  const bool chooses = !wanted.budget.unlimited() && !far_things(wanted, {}).empty();
+  PlanResult result = answer(wanted, opened, fixed, Bytes(0), /*together=*/true,
+                             chooses ? std::nullopt : std::optional(KeptThings()));
   if (!result.plan) return result;
   far = std::move(opened);
   now().placements = 0;
@@ -310,15 +313,24 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 
 // Puts a new plan in force. If there is none, all stays as it is.
 PlanResult StepState::answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
-                             Bytes fixed, Bytes slack, bool together) {
+                             Bytes fixed, Bytes slack, bool together,
+                             const std::optional<KeptThings>& keep) {
   const AsPlanned as_planned(*this);
-  place_far(wanted);
-  StepPlan found =
-      peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
-  if (!found.result.plan) return found.result;
-  move_far(wanted, there);
+  Placed placed;
+  if (keep) {
+    place_far(wanted, *keep);
+    placed = {
+        peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack),
+        *keep, fixed};
+  } else {
+    placed = search_placements(wanted, fixed, slack);
+  }
+  if (!placed.found.result.plan) return placed.found.result;
+  place_far(wanted, placed.kept);
+  move_far(wanted, there, placed.kept);
   plan_options = wanted;
-  adopt(std::move(found), fixed);
+  kept = std::move(placed.kept);
+  adopt(std::move(placed.found), placed.fixed);
   return now().plan->result;
 }
 
@@ -330,9 +342,18 @@ void StepState::require(const PlanResult& result, Bytes live) const {
                     result.smallest_budget.value_or(Bytes(0)).count());
 }
 
-void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
-                             bool together) {
-  require(answer(wanted, far, fixed, slack, together), fixed);
+void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack) {
+  // Plans of ranks may differ. The order of the sums is the same in all of them.
+  const bool together = !now().plan;
+  PlanResult result = answer(plan_options, far, fixed, slack, together, KeptThings(kept));
+  if (!result.plan && !kept.empty()) {  // Nothing is kept any more.
+    kept.clear();
+    use_captured_far();
+    far_state->park();
+    fixed = level_without(inputs);
+    result = answer(plan_options, far, fixed, slack, together, KeptThings());
+  }
+  require(result, fixed);
 }
 
 // Plans after a run the places of the runs that follow.
@@ -384,8 +405,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
   if (!now().plan ||
       now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget) {
-    // Plans of ranks may differ. The order of the sums is the same in all of them.
-    require_plan(plan_options, fixed, slack, /*together=*/!now().plan);
+    require_plan(inputs, fixed, slack);
     return;
   }
   now().drift = fixed - graph().fixed;

@@ -32,6 +32,7 @@ struct StepState {
   transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
   // With StepPlanOptions::offload_optimizer or offload_parameters.
   std::shared_ptr<FarState> far_state;
+  KeptThings kept;                       // by the plan in force
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
@@ -90,15 +91,24 @@ struct StepState {
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
   // Throws InputError if the options let something lie in another memory that cannot.
   void require_far(const StepPlanOptions& wanted) const;
-  // Returns what lies in another memory between the steps, and the bytes of all of it.
-  FarThings far_things(const StepPlanOptions& wanted) const;
-  Bytes far_bytes(const StepPlanOptions& wanted) const;
+  // Returns what lies in another memory between the steps, but for what is kept, and its bytes.
+  FarThings far_things(const StepPlanOptions& wanted, const KeptThings& keep) const;
+  Bytes far_bytes(const StepPlanOptions& wanted, const KeptThings& keep) const;
   // Makes these things values of the graph in front, or not, as the options ask for.
-  void place_far(const StepPlanOptions& wanted);
+  void place_far(const StepPlanOptions& wanted, const KeptThings& keep);
   // Lets them lie where the options ask for, from the next run on. The graph has them in place. Throws
   // InputError if something cannot be brought back.
-  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
-  void use_far(const StepPlanOptions& wanted);
+  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
+                const KeptThings& keep);
+  void use_far(const StepPlanOptions& wanted, const KeptThings& keep);
+  // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
+  // `fixed` are the bytes beside the step if nothing is kept.
+  struct Placed {
+    StepPlan found;
+    KeptThings kept;
+    Bytes fixed;
+  };
+  Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
   // Does both for what was captured now, with the plan's options.
   void use_captured_far();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
@@ -106,10 +116,11 @@ struct StepState {
   PlanResult plan_with(StepPlanOptions wanted);
   // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
-  // `together` says that all ranks of the group plan now.
+  // `together` says that all ranks of the group plan now. These things are kept on the device; without
+  // a list, the search chooses.
   PlanResult answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there, Bytes fixed,
-                    Bytes slack, bool together);
-  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
+                    Bytes slack, bool together, const std::optional<KeptThings>& keep);
+  void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
   void require(const PlanResult& result, Bytes live) const;
   void replan_if_needed(const Tensors& inputs);
@@ -142,7 +153,7 @@ struct StepState {
 class AsPlanned {
  public:
   explicit AsPlanned(StepState& state) : state_(state) {}
-  ~AsPlanned() { state_.place_far(state_.plan_options); }
+  ~AsPlanned() { state_.place_far(state_.plan_options, state_.kept); }
   AsPlanned(const AsPlanned&) = delete;
   AsPlanned& operator=(const AsPlanned&) = delete;
 
