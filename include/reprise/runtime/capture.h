@@ -172,11 +172,11 @@ struct StepPlanOptions {
   // name. State below 4096 bytes stays on the device. An access to state that is away throws an exception
   // (a c10::Error): call fetch_optimizer_state() before.
   bool offload_optimizer = false;
-  // If true, parameters lie in that memory between the runs. They come to the device for the operations
-  // that read them, as planned copies, and may leave and come again for the backward. Frozen ones, which
-  // want no gradient, are never written back. Those that CaptureOptions::optimizer updates are, behind
-  // their update; the old ones stay there until the run is over. Parameters that the step trains and
-  // does not update stay on the device, because somebody else updates them between the runs.
+  // If true, parameters lie in that memory between the runs, and come to the device as planned copies for
+  // the operations that read them. Frozen ones, which want no gradient, are never written back. Those that
+  // CaptureOptions::optimizer updates are, behind their update; the old ones stay there until the run is
+  // over. Within a budget, parameters and state stay on the device where that makes the step faster. So do
+  // parameters that the step trains and does not update, because somebody else updates them between runs.
   //
   // The parameters are those of CaptureOptions::modules and of the optimizer, of 4096 bytes or more. It
   // takes `offload` by name. An access to a parameter that is away throws an exception (a c10::Error):

@@ -95,7 +95,8 @@ class CapturedStep(RecordedStep):
                 again for the backward. Frozen ones (`requires_grad` is False) are never written
                 back. Those that the optimizer inside the step updates are, behind their update.
                 Parameters that are trained and not updated inside the step stay on the device, and
-                so do those of less than 4096 bytes. A parameter that is away cannot be read:
+                so do those of less than 4096 bytes. Within a budget, parameters and state stay
+                where that makes the step faster. A parameter that is away cannot be read:
                 `model.state_dict()`, `model.load_state_dict()` and `reprise.save_state()` bring all
                 back until the next call, and so does `fetch_parameters()`.
             observer: A function that is called with `Progress`.

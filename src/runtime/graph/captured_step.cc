@@ -162,7 +162,7 @@ void CapturedStep::use(const Plan& plan, const StepPlanOptions& options) {
     throw InputError(message);
   }
   require_movable(state_->captured().program.lowered, plan, opened.machine);
-  state_->move_far(wanted, opened, keep);
+  state_->move_far(wanted, opened);
   state_->kept = keep;
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);

@@ -42,7 +42,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
                         const std::string& why) {
-    move_far(taken, there, {});
+    move_far(taken, there);
     kept.clear();
     plan_options = taken;
     plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);

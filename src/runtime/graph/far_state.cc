@@ -30,8 +30,7 @@ std::string away(FarKind kind) {
   const bool is_state = kind == FarKind::kState;
   return fmt::format(
       "a captured step keeps this {} in another memory between its runs ({}). Call {}() of the "
-      "step "
-      "first, which brings it back until the next run",
+      "step first, which brings it back until the next run",
       is_state ? "state of the optimizer" : "parameter",
       is_state ? "offload_optimizer" : "offload_parameters",
       is_state ? "fetch_optimizer_state" : "fetch_parameters");
@@ -41,8 +40,7 @@ std::string lost(FarKind kind) {
   const bool is_state = kind == FarKind::kState;
   return fmt::format(
       "this {} was in another memory, and could not be read back when its captured step ended: "
-      "load "
-      "the {} from where you saved it",
+      "load the {} from where you saved it",
       is_state ? "state of the optimizer" : "parameter", is_state ? "optimizer" : "model");
 }
 

@@ -32,8 +32,7 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
     throw InputError(
         "offload_parameters moves parameters that are frozen (requires_grad is off) or that an "
         "optimizer inside the step updates, of 4096 bytes or more, and this step reads none: name "
-        "its "
-        "modules, freeze what is not trained, capture the step with its optimizer, or leave "
+        "its modules, freeze what is not trained, capture the step with its optimizer, or leave "
         "offload_parameters out");
   }
 }
@@ -69,8 +68,7 @@ void StepState::place_far(const StepPlanOptions& wanted, const KeptThings& keep)
                  name);
 }
 
-void StepState::move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
-                         const KeptThings& keep) {
+void StepState::move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there) {
   if (far_state && (!is_far(wanted) || far_state->memory() != there.memory)) {
     far_state->fetch(FarKind::kState);
     far_state->fetch(FarKind::kParameter);
@@ -79,20 +77,20 @@ void StepState::move_far(const StepPlanOptions& wanted, const transfer::OpenedMe
   if (is_far(wanted) && !far_state) {
     far_state = std::make_shared<FarState>(options.optimizer, recording().device, there.memory);
   }
-  use_far(wanted, keep);
+  use_far(wanted);
   if (far_state) far_state->fetch_unexpected();
 }
 
 void StepState::use_captured_far() {
   if (!far_state) return;
   place_far(plan_options, kept);
-  use_far(plan_options, kept);
+  use_far(plan_options);
 }
 
-void StepState::use_far(const StepPlanOptions& wanted, const KeptThings& keep) {
+void StepState::use_far(const StepPlanOptions& wanted) {
   if (far_state) far_state->expect(captured().program.lowered.far);
   std::vector<int64_t> bytes(captured().program.far_bytes.size(), 0);
-  for (const FarThing& thing : far_things(wanted, keep)) {
+  for (const FarThing& thing : captured().program.lowered.far) {
     if (!thing.tensor.defined()) bytes[*thing.update] = thing.bytes;
   }
   updater().use_far(wanted.offload_optimizer ? far_state : nullptr, bytes);

@@ -327,7 +327,7 @@ PlanResult StepState::answer(const StepPlanOptions& wanted, const transfer::Open
   }
   if (!placed.found.result.plan) return placed.found.result;
   place_far(wanted, placed.kept);
-  move_far(wanted, there, placed.kept);
+  move_far(wanted, there);
   plan_options = wanted;
   kept = std::move(placed.kept);
   adopt(std::move(placed.found), placed.fixed);

@@ -98,9 +98,8 @@ struct StepState {
   void place_far(const StepPlanOptions& wanted, const KeptThings& keep);
   // Lets them lie where the options ask for, from the next run on. The graph has them in place. Throws
   // InputError if something cannot be brought back.
-  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
-                const KeptThings& keep);
-  void use_far(const StepPlanOptions& wanted, const KeptThings& keep);
+  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
+  void use_far(const StepPlanOptions& wanted);
   // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
   // `fixed` are the bytes beside the step if nothing is kept.
   struct Placed {
