@@ -153,7 +153,9 @@ TEST_F(FarParameters, StepsHaveTheBitsAndTheBytes) {
       CapturedStep step = one.captured();
       step.plan({.budget = "100%", .time_limit = kShort, .offload = offload(disk_of(kFast))});
       const Bytes whole = step.planned().plan->peak;
-      const PlanResult none = step.try_plan(far(way, Bytes(1)));
+      StepPlanOptions least = far(way, Bytes(1));
+      least.time_limit = kShort + kShort;
+      const PlanResult none = step.try_plan(least);
       ASSERT_FALSE(none.plan);
       step.plan(far(way, none.smallest_budget.value() + Bytes(1 << 15), arena));
       EXPECT_LT(step.planned().plan->peak, whole);

@@ -17,6 +17,7 @@ namespace reprise::runtime::internal::graph {
 namespace {
 
 constexpr std::array<int64_t, 4> kPercent = {90, 70, 50, 25};  // of the bytes that may stay
+constexpr int64_t kEighths = 8;                                // of the time limit
 constexpr double kGain =
     0.99;  // A choice that is not faster by a hundredth is not worth its bytes.
 
@@ -48,16 +49,22 @@ FarThings in_order(FarThings things, const Plan& plan) {
 
 StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, Bytes fixed,
                                                Bytes slack) {
-  const auto with = [&](const KeptThings& keep, Bytes bytes, int64_t parts) {
+  const auto with = [&](const KeptThings& keep, Bytes bytes, int64_t eighths) {
     StepPlanOptions part = wanted;
-    part.time_limit = Nanos(wanted.time_limit.count() / parts);
+    part.time_limit = Nanos(wanted.time_limit.count() / kEighths * eighths);
     place_far(wanted, keep);
     return Placed{search(part, fixed + bytes, slack), keep, fixed + bytes};
   };
   // A quarter of the time is for nothing that stays, a half for the other choices, and a quarter for the
   // best one.
-  Placed best = with({}, Bytes(0), 4);
-  if (!best.found.result.plan) return with({}, Bytes(0), 2);
+  Placed best = with({}, Bytes(0), 2);
+  if (!best.found.result.plan) {
+    Placed longer = with({}, Bytes(0), 6);
+    const std::optional<Bytes>&least = best.found.result.smallest_budget,
+          &other = longer.found.result.smallest_budget;
+    const bool is_less = !longer.found.result.plan && least && (!other || *least < *other);
+    return is_less ? best : longer;
+  }
   if (best.found.result.termination == Termination::kOptimal) return best;
   const FarThings things = in_order(far_things(wanted, {}), *best.found.result.plan);
   const Bytes most = std::min(far_bytes(wanted, {}), best.found.result.budget - fixed);
@@ -72,12 +79,12 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
     }
     if (keep.empty() || bytes == last) continue;
     last = bytes;
-    Placed other = with(keep, bytes, 2 * static_cast<int64_t>(kPercent.size()));
+    Placed other = with(keep, bytes, 1);
     if (!is_faster(other.found, best.found)) continue;
     best = std::move(other);
     best_bytes = bytes;
   }
-  Placed again = with(best.kept, best_bytes, 4);
+  Placed again = with(best.kept, best_bytes, 2);
   const bool is_better = again.found.result.plan && time_of(again.found) < time_of(best.found);
   return is_better ? again : best;
 }
