@@ -94,6 +94,8 @@ class Way:
 
     def end(self) -> None:
         """Copies parameters and moments out of the tensors that are counted, and drops the way."""
+        if self.planned is not None:
+            self.planned.fetch_parameters()
         tensors = [*self.model.parameters(), *state_of(self.optimizer)]
         self.result = [tensor.detach().numpy().copy() for tensor in tensors]
         self.model = self.optimizer = self.planned = None
@@ -202,7 +204,6 @@ def write(
         print(line, flush=True)
         lines.append(line)
 
-    plain = ways[0]
     parameters, state = sizes
     out, back = (channel["bytes_per_second"] / 1e9 for channel in machine["channels"][:2])
     given = " ".join(sys.argv[1:]).replace(arguments.disk, "/scratch")
@@ -220,6 +221,15 @@ def write(
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
     say(f"- Load averages at the end, with this program as 1: {load}")
     say(f"- PyTorch {torch.__version__}, one thread; medians of {arguments.rounds} steps\n")
+    rows(say, ways, peak)
+    if arguments.output:
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+def rows(say: Callable[[str], None], ways: list[Way], peak: int) -> None:
+    """Writes the table of ways. The first one is plain training, with this peak."""
+    plain = ways[0]
     say(
         "| way | smallest peak, bytes | of plain's | as predicted | step, ms | processor time, ms "
         "| out and back a step, MB | waited, ms | bits |"
@@ -240,9 +250,6 @@ def write(
             f"| {way.name} | {bytes:,} | {100 * bytes / peak:.1f} % | {predicted} | {wall:.1f} "
             f"| {processor:.1f} | {moved} | {waited} | {bits} |"
         )
-    if arguments.output:
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ struct TrainArguments {
   int64_t steps = 0, epochs = 1, test = 2000, save_every = 0;
   double rate = 0, momentum = 0;
   uint64_t seed = 1;
-  bool offload_optimizer = false;
+  bool offload_optimizer = false, offload_parameters = false;
   bool consume_gradients = false, shard_optimizer = false, no_check = false, json = false,
        quiet = false;
 };
@@ -112,6 +112,7 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
     options.offload.machine = load_machine(arguments.machine);
   }
   options.offload_optimizer = arguments.offload_optimizer;
+  options.offload_parameters = arguments.offload_parameters;
   options.consume_gradients = arguments.consume_gradients;
   options.shard_optimizer = arguments.shard_optimizer;
   options.micro_batches = micro_batches(arguments.micro_batches);
@@ -134,6 +135,9 @@ std::string what_else(const TrainArguments& arguments, training::TrainMode mode)
   const bool has_state = arguments.optimizer != "sgd" || arguments.momentum > 0;
   if (arguments.consume_gradients && has_disk && has_state && !arguments.offload_optimizer) {
     all.emplace_back("--offload-optimizer");
+  }
+  if (arguments.consume_gradients && has_disk && !arguments.offload_parameters) {
+    all.emplace_back("--offload-parameters");
   }
   if (arguments.micro_batches == "1") all.emplace_back("--micro-batches auto");
   if (arguments.alternatives.allow == Exactness::kBitwise) all.emplace_back("--allow rounding");
@@ -299,7 +303,7 @@ void add_train(CLI::App& app, Handler& action) {
       "  reprise train --model unet --mode chain --budget 50% --steps 50\n"
       "  reprise train --model gpt --budget 40% --offload disk:/tmp --steps 50\n"
       "  reprise train --model gpt --budget 40% --optimizer adam --consume-gradients --offload "
-      "disk:/tmp --offload-optimizer\n"
+      "disk:/tmp --offload-optimizer --offload-parameters\n"
       "  reprise train --model gpt --micro-batches auto --budget 40% --steps 50\n"
       "  reprise train --model lstm --mode online --budget 85% --steps 50\n"
       "  reprise train --model gpt --steps 500 --state run1 --save-every 50\n"
@@ -337,6 +341,10 @@ void add_train(CLI::App& app, Handler& action) {
       "--offload-optimizer", arguments->offload_optimizer,
       "with --offload disk:DIR and --consume-gradients: the optimizer's state lies on "
       "the disk between the steps, and comes for each parameter's update");
+  command->add_flag(
+      "--offload-parameters", arguments->offload_parameters,
+      "with --offload disk:DIR and --consume-gradients: the parameters lie on the disk between the "
+      "steps, come for the operations that read them, and go back behind their updates");
   text("--machine", arguments->machine,
        "with --offload: the bandwidths of the disk, in place of measuring them", "FILE");
   text("--save-machine", arguments->save_machine,

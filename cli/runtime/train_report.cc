@@ -124,6 +124,10 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
     row(text, "optimizer's state", "-", format_bytes(report.optimizer_state_away),
         "on the disk between the steps");
   }
+  if (report.parameters_away > Bytes(0)) {
+    row(text, "parameters", "-", format_bytes(report.parameters_away),
+        "on the disk between the steps");
+  }
   if (whole > 0) {
     row(text, "memory saved", "-",
         of_whole(100 - percent(report.measured_peak.count(), whole), ""));
@@ -231,6 +235,9 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["machine"] = nlohmann::ordered_json::parse(to_json(report.machine));
     if (report.optimizer_state_away > Bytes(0)) {
       json["optimizer_state_away_bytes"] = report.optimizer_state_away.count();
+    }
+    if (report.parameters_away > Bytes(0)) {
+      json["parameters_away_bytes"] = report.parameters_away.count();
     }
   }
   if (report.accuracy) {

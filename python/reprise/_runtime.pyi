@@ -107,6 +107,7 @@ class CapturedStep:
         offload: str,
         machine: str | None,
         offload_optimizer: bool,
+        offload_parameters: bool,
         observer: Callable[[str, float, str], None] | None,
     ) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
@@ -122,11 +123,15 @@ class CapturedStep:
         offload: str,
         machine: str | None,
         offload_optimizer: bool,
+        offload_parameters: bool,
     ) -> None:
         """Takes a plan from elsewhere."""
 
     def fetch_optimizer_state(self) -> None:
         """Brings the optimizer's state back to the device until the next run."""
+
+    def fetch_parameters(self) -> None:
+        """Brings parameters back to the device until the next run."""
 
     def machine(self) -> str | None:
         """Returns the memories of the plan, or None if values cannot move."""

@@ -139,6 +139,7 @@ class GraphSteps final : public PlannedSteps {
     if (!options_.planner.empty()) options.plan.planner = options_.planner;
     options.plan.offload = options_.offload;
     options.plan.offload_optimizer = options_.offload_optimizer;
+    options.plan.offload_parameters = options_.offload_parameters;
     options.plan.observer = options_.observer;
     options.infeasible_is_an_answer = true;
     if (!options_.parts_from.empty()) options.body = training_body(model_, options_.parts_from);
@@ -170,8 +171,10 @@ class GraphSteps final : public PlannedSteps {
     const CapturedStepReport step = found_->step.last_step();
     return {step.moved_out, step.moved_in, step.waited, step.offload_choice};
   }
-  void fetch_optimizer_state() override {
-    if (found_) found_->step.fetch_optimizer_state();
+  void fetch() override {
+    if (!found_) return;
+    found_->step.fetch_optimizer_state();
+    found_->step.fetch_parameters();
   }
   void log_steps(int64_t steps) override { found_->step.log_steps(steps); }
   std::optional<RunLog> run_log() const override { return found_->step.run_log(); }
@@ -310,10 +313,13 @@ at::Tensor run_stages(const Model& model, const at::Tensor& input) {
   return run_stages(model, {input}, 0, model.stages.size())[0];
 }
 
-Bytes bytes_away(const Profile& profile) {
+Bytes bytes_away(const Profile& profile, const std::string& begin) {
   Bytes sum;
-  for (const Value& value : std::get<Graph>(profile.problem).values) {
-    if (!value.home.empty() && value.kind == ValueKind::kInput) sum += value.bytes;
+  const Graph* graph = std::get_if<Graph>(&profile.problem);
+  if (graph == nullptr) return sum;
+  for (const Value& value : graph->values) {
+    if (value.home.empty() || value.kind != ValueKind::kInput) continue;
+    if (value.id.rfind(begin, 0) == 0) sum += value.bytes;
   }
   return sum;
 }

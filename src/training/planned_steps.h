@@ -56,8 +56,9 @@ class PlannedSteps {
   // Chain mode and graph mode: the memories of the plan, and what the last step moved to them.
   virtual Machine machine() const { return {}; }
   virtual MovedInStep moved() const { return {}; }
-  // Graph mode: see CapturedStep::fetch_optimizer_state().
-  virtual void fetch_optimizer_state() {}
+  // Graph mode: brings back what plans have moved away between the steps
+  // (CapturedStep::fetch_optimizer_state() and fetch_parameters()).
+  virtual void fetch() {}
   // See Remat::log_steps().
   virtual void log_steps(int64_t steps) = 0;
   virtual std::optional<RunLog> run_log() const = 0;
@@ -78,8 +79,9 @@ runtime::BodyFunction training_body(const Model& model, const std::string& from)
 // Returns the step of plain training, or of accumulation by hand in this many parts.
 runtime::StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
-// Returns the bytes of the values that lie in another memory before the step.
-Bytes bytes_away(const Profile& profile);
+// Returns the bytes of the values that lie in another memory before the step, of those whose ids begin
+// so.
+Bytes bytes_away(const Profile& profile, const std::string& begin);
 
 // Runs the stages one after the other, as the plain training step does.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);

@@ -133,7 +133,7 @@ class Training {
   }
 
   void save(int64_t step) const {
-    planned_->fetch_optimizer_state();
+    planned_->fetch();
     const std::optional<Plan>& plan = planned_->planned().plan;  // none in online mode
     saved_->save(parts(), step, planned_->parts(), plan ? &*plan : nullptr);
   }
@@ -167,7 +167,7 @@ class Training {
     Outcome all{Parked({loss.detach()}), Parked(gradients), Parked(buffers_),
                 RandomState(c10::kCPU)};
     if (options_.consume_gradients) {
-      planned_->fetch_optimizer_state();
+      planned_->fetch();
       all.parameters = Parked(parameters_);
       all.state = state_of(*optimizer_, parameters_);
     }
@@ -185,7 +185,7 @@ class Training {
   Before before() const {
     Before all{Parked(buffers_), RandomState(c10::kCPU)};
     if (options_.consume_gradients) {
-      planned_->fetch_optimizer_state();
+      planned_->fetch();
       all.parameters = Parked(parameters_);
       all.state = state_of(*optimizer_, parameters_);
     }
@@ -197,7 +197,7 @@ class Training {
     saved.random.restore();
     put_back(buffers_, saved.buffers);
     if (!options_.consume_gradients) return;
-    planned_->fetch_optimizer_state();
+    planned_->fetch();
     put_back(parameters_, saved.parameters);
     put_back(*optimizer_, parameters_, saved.state);
   }
@@ -207,8 +207,9 @@ class Training {
   std::optional<Outcome> try_step(Kind kind, TimedRun& time, bool keep) {
     const bool planned = kind == Kind::kPlanned;
     const Before saved = before();
-    // The first step sends the optimizer's state away, and a step in training finds it there.
-    if (planned && options_.offload_optimizer && !keep) run_step(kind);
+    // The first step sends away what lies elsewhere, and a step in training finds it there.
+    const bool is_far = options_.offload_optimizer || options_.offload_parameters;
+    if (planned && is_far && !keep) run_step(kind);
     std::optional<Outcome> result;
     {
       reset_peak(c10::kCPU);
@@ -327,7 +328,8 @@ class Training {
     report_.profile = planned_->profile();
     report_.processor_percent = report_.profile.processor_percent;
     report_.machine = planned_->machine();
-    if (options_.offload_optimizer) report_.optimizer_state_away = bytes_away(report_.profile);
+    report_.optimizer_state_away = bytes_away(report_.profile, "state.");
+    report_.parameters_away = bytes_away(report_.profile, "parameter.");
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;
@@ -397,6 +399,7 @@ class Training {
   void test() {
     const auto data = open_dataset(options_.data, Split::kTest, model_);
     BatchStream stream(data, options_.seed, /*shuffle=*/false);
+    planned_->fetch();
     set_training(false);
     at::NoGradGuard no_grad;
     const int64_t batches = std::min(

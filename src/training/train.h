@@ -57,6 +57,8 @@ struct TrainOptions {
   // Says whether the optimizer's state lies in that memory between the steps. It needs
   // `consume_gradients` (StepPlanOptions::offload_optimizer).
   bool offload_optimizer = false;
+  // Says the same of the parameters (StepPlanOptions::offload_parameters).
+  bool offload_parameters = false;
   Nanos time_limit{10'000'000'000};
   int64_t steps = 0;  // 0: epochs
   int64_t epochs = 1;
@@ -180,7 +182,8 @@ struct TrainReport {
   // With TrainOptions::offload: the memories, and what the last step moved.
   Machine machine;
   std::optional<MovedInStep> moved;
-  Bytes optimizer_state_away;  // with TrainOptions::offload_optimizer: the bytes between the steps
+  // With TrainOptions::offload_optimizer and offload_parameters: the bytes between the steps.
+  Bytes optimizer_state_away, parameters_away;
   std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;

@@ -48,6 +48,22 @@ void validate_for_optimizer_state(const TrainOptions& options) {
   }
 }
 
+void validate_for_parameters(const TrainOptions& options) {
+  if (!options.offload_parameters) return;
+  if (options.mode == TrainMode::kChain || options.mode == TrainMode::kOnline) {
+    throw InputError("--offload-parameters needs --mode graph");
+  }
+  if (options.offload.to.empty() || options.offload.to.rfind("auto", 0) == 0) {
+    throw InputError("--offload-parameters needs a memory by name: add --offload disk:DIRECTORY");
+  }
+  if (!options.consume_gradients) {
+    throw InputError(
+        "--offload-parameters needs --consume-gradients: an optimizer outside the step would "
+        "update "
+        "parameters that are away");
+  }
+}
+
 void validate_for_group(const TrainOptions& options) {
   if (options.group == nullptr) {
     if (!options.shard_optimizer) return;
@@ -63,8 +79,10 @@ void validate_for_group(const TrainOptions& options) {
         "--state is for one process: a file has the random state and the statistics of one rank. "
         "reprise.save_state() of Python saves those of all");
   }
-  if (options.offload_optimizer) {
-    throw InputError("--offload-optimizer is for one process: leave it out under torchrun");
+  if (options.offload_optimizer || options.offload_parameters) {
+    throw InputError(
+        "--offload-optimizer and --offload-parameters are for one process: leave them out under "
+        "torchrun");
   }
   if (options.shard_optimizer && !options.consume_gradients) {
     throw InputError("--shard-optimizer needs --consume-gradients: the optimizer inside the step");
@@ -80,6 +98,7 @@ void validate(const TrainOptions& options) {
   if (options.mode == TrainMode::kOnline) validate_for_online(options);
   validate_for_group(options);
   validate_for_optimizer_state(options);
+  validate_for_parameters(options);
   const bool is_chain = options.mode == TrainMode::kChain;
   if (is_chain) {
     validate_for_chain(options.alternatives);

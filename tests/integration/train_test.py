@@ -140,14 +140,17 @@ class TrainTest(ProgramTest):
                 "--offload", f"disk:{scratch}", "--machine", fast]
         # The state is a third of plain's peak, and without it fewer bytes are enough.
         refused = self.train(*adam, "--budget", "50%", "--steps", "3", expect=INFEASIBLE)
-        self.assertIn("--offload-optimizer", refused.stderr)
+        for option in ("--offload-optimizer", "--offload-parameters"):
+            self.assertIn(option, refused.stderr)
         page, state = self.folder / "page.html", self.folder / "state"
-        saved = [*adam, "--budget", "50%", "--offload-optimizer", "--state", state]
+        saved = [*adam, "--budget", "50%", "--offload-optimizer", "--offload-parameters",
+                 "--state", state]
         report = json.loads(self.train(*saved, "--steps", "3", "--json", "--report", page).stdout)
         self.assertTrue(report["gradients_equal"])  # parameters and the optimizer's state
         self.assertTrue(report["peaks_equal"])
-        away = report["optimizer_state_away_bytes"]
-        self.assertGreater(away, 0)
+        away = report["optimizer_state_away_bytes"] + report["parameters_away_bytes"]
+        self.assertGreater(away, report["optimizer_state_away_bytes"])
+        self.assertGreater(away, report["parameters_away_bytes"])
         for moved in ("moved_out_bytes", "moved_in_bytes"):
             self.assertGreaterEqual(report[moved], away)
         self.assertLessEqual(report["measured_peak_bytes"], report["budget_bytes"])
@@ -155,7 +158,8 @@ class TrainTest(ProgramTest):
         # The state of the run is saved and loaded, wherever it lies between the steps.
         more = self.train(*saved, "--steps", "5").stdout
         self.assertRegex(more, r"went on after step .* 3\b")
-        self.assertRegex(more, r"optimizer's state .* on the disk between the steps")
+        for what in ("optimizer's state", "parameters"):
+            self.assertRegex(more, what + r" .* on the disk between the steps")
         alone = self.folder / "alone"
         self.train(*adam[:-4], "--steps", "5", "--state", alone)
         self.assertEqual(*(tensors_of((folder / "state.safetensors").read_bytes())
@@ -166,6 +170,9 @@ class TrainTest(ProgramTest):
         alone = ["--offload-optimizer", "--optimizer", "adam", "--consume-gradients"]
         disk = ["--offload", "disk:/tmp"]
         for wrong, words in ((alone, "--offload disk:DIRECTORY"),
+                             (["--offload-parameters"], "--offload disk:DIRECTORY"),
+                             (["--offload-parameters", *disk], "--consume-gradients"),
+                             (["--offload-parameters", *disk, "--mode", "chain"], "--mode graph"),
                              ([*alone, "--offload", "auto"], "--offload disk:DIRECTORY"),
                              (["--offload-optimizer", *disk, "--optimizer", "adam"],
                               "--consume-gradients"),

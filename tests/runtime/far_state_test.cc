@@ -111,7 +111,9 @@ TEST_F(FarState, StepsHaveTheBitsAndTheBytes) {
       CapturedStep step = one.captured();
       step.plan({.budget = "100%", .time_limit = kShort, .offload = offload(disk_of(kFast))});
       const Bytes whole = step.planned().plan->peak;
-      const PlanResult none = step.try_plan(far(Bytes(1)));
+      StepPlanOptions least = far(Bytes(1));
+      least.time_limit = kShort + kShort;
+      const PlanResult none = step.try_plan(least);
       ASSERT_FALSE(none.plan);
       step.plan(far(none.smallest_budget.value() + Bytes(1 << 14), arena));
       EXPECT_LT(step.planned().plan->peak, whole);

@@ -172,6 +172,16 @@ struct StepPlanOptions {
   // name. State below 4096 bytes stays on the device. An access to state that is away throws an exception
   // (a c10::Error): call fetch_optimizer_state() before.
   bool offload_optimizer = false;
+  // If true, parameters lie in that memory between the runs, and come to the device as planned copies for
+  // the operations that read them. Frozen ones, which want no gradient, are never written back. Those that
+  // CaptureOptions::optimizer updates are, behind their update; the old ones stay there until the run is
+  // over. Within a budget, parameters and state stay on the device where that makes the step faster. So do
+  // parameters that the step trains and does not update, because somebody else updates them between runs.
+  //
+  // The parameters are those of CaptureOptions::modules and of the optimizer, of 4096 bytes or more. It
+  // takes `offload` by name. An access to a parameter that is away throws an exception (a c10::Error):
+  // call fetch_parameters() before.
+  bool offload_parameters = false;
   Observer observer = {};
 };
 
@@ -270,6 +280,8 @@ class CapturedStep {
   // has moved it away, so that it can be read and saved. No budget counts these bytes. Throws InputError
   // if a read fails; what is back by then stays. The end of the step brings the state back, too.
   void fetch_optimizer_state();
+  // Does the same for parameters that a plan with offload_parameters has moved away.
+  void fetch_parameters();
 
   // Returns in words the differences that lockstep has found so far and for which the step was captured
   // again, with the runs that may have computed something that the function did not say any more.

@@ -17,7 +17,7 @@ from .._planning.plan import Plan
 from .._planning.problems import text_of
 from .._planning.report import report_html
 from .._planning.result import PlanResult, result_of
-from .._step.far_state import fetch_before_reading
+from .._step.far_state import fetch_before_reading, fetch_before_state_dict
 from .._step.memory import budget_for
 from .._step.process_group import telling
 from .._step.report import OtherDevice, StepReport
@@ -50,6 +50,7 @@ class CapturedStep(RecordedStep):
         offload: str | None = None,
         machine: Path | dict[str, Any] | None = None,
         offload_optimizer: bool = False,
+        offload_parameters: bool = False,
         observer: Observer | None = None,
     ) -> PlanResult:
         """Plans the step for a budget.
@@ -89,6 +90,15 @@ class CapturedStep(RecordedStep):
                 holds the state of a few parameters. State that is away cannot be read:
                 `optimizer.state_dict()` and `reprise.save_state()` bring it back until the next
                 call, and so does `fetch_optimizer_state()`.
+            offload_parameters: Whether parameters lie in the memory of `offload` between the calls.
+                They come to the device for the operations that read them, and may leave and come
+                again for the backward. Frozen ones (`requires_grad` is False) are never written
+                back. Those that the optimizer inside the step updates are, behind their update.
+                Parameters that are trained and not updated inside the step stay on the device, and
+                so do those of less than 4096 bytes. Within a budget, parameters and state stay
+                where that makes the step faster. A parameter that is away cannot be read:
+                `model.state_dict()`, `model.load_state_dict()` and `reprise.save_state()` bring all
+                back until the next call, and so does `fetch_parameters()`.
             observer: A function that is called with `Progress`.
 
         Returns:
@@ -113,10 +123,11 @@ class CapturedStep(RecordedStep):
             offload=offload,
             machine=machine,
             offload_optimizer=offload_optimizer,
+            offload_parameters=offload_parameters,
             observer=observer or self._request.observer,
         )
         result = result_of(self._native.plan(**options))
-        self._keep_readable(offload_optimizer)
+        self._keep_readable(offload_optimizer, offload_parameters)
         self._plan_options = options | {"machine": self._native.machine()}
         return result
 
@@ -131,6 +142,7 @@ class CapturedStep(RecordedStep):
         offload: str | None = None,
         machine: Path | dict[str, Any] | None = None,
         offload_optimizer: bool = False,
+        offload_parameters: bool = False,
     ) -> None:
         """Takes a plan from elsewhere.
 
@@ -143,6 +155,7 @@ class CapturedStep(RecordedStep):
             offload: As for `plan()`.
             machine: The machine that a plan was made for which moves values.
             offload_optimizer: As for `plan()`.
+            offload_parameters: As for `plan()`.
 
         Raises:
             InputError: The plan is not valid. The message names all violations.
@@ -157,12 +170,15 @@ class CapturedStep(RecordedStep):
             offload=offload or "",
             machine=None if machine is None else text_of(machine, "machine")[0],
             offload_optimizer=offload_optimizer,
+            offload_parameters=offload_parameters,
         )
-        self._keep_readable(offload_optimizer)
+        self._keep_readable(offload_optimizer, offload_parameters)
 
-    def _keep_readable(self, offload_optimizer: bool) -> None:
+    def _keep_readable(self, offload_optimizer: bool, offload_parameters: bool) -> None:
         if offload_optimizer and self._request.optimizer is not None:
             fetch_before_reading(self._request.optimizer, self.fetch_optimizer_state)
+        if offload_parameters:
+            fetch_before_state_dict(self._modules, self.fetch_parameters)
 
     def fetch_optimizer_state(self) -> None:
         """Brings the optimizer's state back to the device until the next call.
@@ -173,6 +189,17 @@ class CapturedStep(RecordedStep):
             InputError: The state could not be read back. What is back by then stays.
         """
         self._native.fetch_optimizer_state()
+
+    def fetch_parameters(self) -> None:
+        """Brings parameters back to the device until the next call.
+
+        It does nothing unless the step was planned with `offload_parameters`. Call it before the
+        parameters are read or written, as `model(x)` for a test does.
+
+        Raises:
+            InputError: A parameter could not be read back. What is back by then stays.
+        """
+        self._native.fetch_parameters()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs one training step. If nothing was planned, the step is planned as by `plan()`.

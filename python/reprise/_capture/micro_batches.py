@@ -80,7 +80,7 @@ class MicroBatchedStep(CapturedStep):
             part, body, tensors, parts=self._numbers, plan=plan, **options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
-        self._keep_readable(plan["offload_optimizer"])
+        self._keep_readable(plan["offload_optimizer"], plan["offload_parameters"])
         # If the step is captured again for other inputs, it keeps its number of parts.
         self._numbers = [self.parts]
         if self._plan_options is None:
@@ -104,6 +104,7 @@ def micro_batches(
     offload: str | None = None,
     machine: Path | dict[str, Any] | None = None,
     offload_optimizer: bool = False,
+    offload_parameters: bool = False,
     modules: list[torch.nn.Module] | None = None,
     on_miss: str = "refuse",
     outcomes: int = 4,
@@ -156,6 +157,7 @@ def micro_batches(
         offload: As for `CapturedStep.plan()`.
         machine: As for `CapturedStep.plan()`.
         offload_optimizer: As for `CapturedStep.plan()`.
+        offload_parameters: As for `CapturedStep.plan()`.
         modules: As for `capture()`.
         on_miss: As for `capture()`.
         outcomes: As for `capture()`.
@@ -206,6 +208,7 @@ def micro_batches(
             "offload": offload,
             "machine": machine,
             "offload_optimizer": offload_optimizer,
+            "offload_parameters": offload_parameters,
             "observer": observer,
         },
         Request(

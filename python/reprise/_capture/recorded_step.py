@@ -37,6 +37,8 @@ class RecordedStep:
 
     def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
         """Records the step for these tensors in this structure, and keeps the recording."""
+        if (before := self.__dict__.get("_native")) is not None:
+            before.fetch_parameters()  # The function reads them.
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
         recorded = RecordedFunction(self._request.step, tree, self._modules)

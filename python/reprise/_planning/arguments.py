@@ -97,6 +97,7 @@ def plan_options(
     offload: str | None,
     machine: MachineLike | None,
     offload_optimizer: bool,
+    offload_parameters: bool,
     observer: Observer | None,
 ) -> dict[str, Any]:
     """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
@@ -111,5 +112,6 @@ def plan_options(
         "offload": offload or "",
         "machine": machine_text(machine),
         "offload_optimizer": offload_optimizer,
+        "offload_parameters": offload_parameters,
         "observer": observe(observer),
     }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._step.far_state import fetch_state
+from .._step.far_state import fetch_parameters, fetch_state
 from .._step.shards import Shard, shard_of
 from ..errors import InputError
 from .tree import Read, Tensors, decode, encode, tensors_in
@@ -66,6 +66,7 @@ class Parts:
         self._names: dict[int, str] = {}  # of parameters, by identity
         seen: set[int] = set()
         for prefix, module in self._models.items():
+            fetch_parameters(module)
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))

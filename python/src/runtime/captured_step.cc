@@ -27,7 +27,7 @@ rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& plann
                                  int64_t time_limit_ns, int threads, bool enforce, bool arena,
                                  bool device_graph, const Text& offload,
                                  const std::optional<Text>& machine, bool offload_optimizer,
-                                 const ObserverArgument& observer) {
+                                 bool offload_parameters, const ObserverArgument& observer) {
   rt::OffloadOptions memory{.to = offload};
   if (machine) memory.machine = parse_machine(*machine, "machine");
   return {.budget = budget_of(budget),
@@ -39,6 +39,7 @@ rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& plann
           .device_graph = device_graph,
           .offload = std::move(memory),
           .offload_optimizer = offload_optimizer,
+          .offload_parameters = offload_parameters,
           .observer = observer_of(observer)};
 }
 
@@ -120,13 +121,13 @@ class CapturedStep {
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
                                          lockstep, budget, name, observer, cache, group, bucket_cap,
                                          shard_optimizer, other_devices),
-        .plan = plan_options(plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
-                             plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
-                             plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
-                             plan["device_graph"].cast<bool>(), plan["offload"].cast<Text>(),
-                             plan["machine"].cast<std::optional<Text>>(),
-                             plan["offload_optimizer"].cast<bool>(),
-                             plan["observer"].cast<ObserverArgument>())};
+        .plan = plan_options(
+            plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
+            plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
+            plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
+            plan["device_graph"].cast<bool>(), plan["offload"].cast<Text>(),
+            plan["machine"].cast<std::optional<Text>>(), plan["offload_optimizer"].cast<bool>(),
+            plan["offload_parameters"].cast<bool>(), plan["observer"].cast<ObserverArgument>())};
     std::optional<rt::MicroBatches> found;
     {
       py::gil_scoped_release no_gil;
@@ -142,25 +143,31 @@ class CapturedStep {
 
   py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
                 int threads, bool enforce, bool arena, bool device_graph, const Text& offload,
-                const std::optional<Text>& machine, bool offload_optimizer,
+                const std::optional<Text>& machine, bool offload_optimizer, bool offload_parameters,
                 const ObserverArgument& observer) {
     {
       py::gil_scoped_release no_gil;
       step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
-                               device_graph, offload, machine, offload_optimizer, observer));
+                               device_graph, offload, machine, offload_optimizer,
+                               offload_parameters, observer));
     }
     return planned();
   }
   void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
            bool device_graph, const Text& offload, const std::optional<Text>& machine,
-           bool offload_optimizer) {
+           bool offload_optimizer, bool offload_parameters) {
     py::gil_scoped_release no_gil;
-    step_->use(parse_plan(plan), plan_options(budget, "", 0, 0, enforce, arena, device_graph,
-                                              offload, machine, offload_optimizer, {}));
+    step_->use(parse_plan(plan),
+               plan_options(budget, "", 0, 0, enforce, arena, device_graph, offload, machine,
+                            offload_optimizer, offload_parameters, {}));
   }
   void fetch_optimizer_state() {
     py::gil_scoped_release no_gil;
     step_->fetch_optimizer_state();
+  }
+  void fetch_parameters() {
+    py::gil_scoped_release no_gil;
+    step_->fetch_parameters();
   }
   // Returns the memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
@@ -294,11 +301,12 @@ void bind_captured_step(py::module_& m) {
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("device_graph"), py::arg("offload"), py::arg("machine"),
-           py::arg("offload_optimizer"), py::arg("observer"))
+           py::arg("offload_optimizer"), py::arg("offload_parameters"), py::arg("observer"))
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
            py::arg("enforce"), py::arg("arena"), py::arg("device_graph"), py::arg("offload"),
-           py::arg("machine"), py::arg("offload_optimizer"))
+           py::arg("machine"), py::arg("offload_optimizer"), py::arg("offload_parameters"))
       .def("fetch_optimizer_state", &CapturedStep::fetch_optimizer_state)
+      .def("fetch_parameters", &CapturedStep::fetch_parameters)
       .def("machine", &CapturedStep::machine)
       .def("check_codecs", &CapturedStep::check_codecs, py::arg("check"))
       .def("approximate_values", &CapturedStep::approximate_values)

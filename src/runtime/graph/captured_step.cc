@@ -19,6 +19,7 @@
 
 namespace reprise::runtime {
 
+using internal::graph::FarKind;
 using internal::graph::StepPlan;
 using internal::step::describe;
 using internal::step::HostRead;
@@ -71,6 +72,19 @@ OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
   throw InputError("the plan moves values, and there is no memory for them: " + found.why);
 }
 
+// Returns what a plan keeps on the device: what it does not move.
+internal::graph::KeptThings kept_by(const Plan& plan, const internal::graph::FarThings& things) {
+  std::set<std::string> moved;
+  for (const Action& action : plan.actions) {
+    if (action.kind == ActionKind::kCopy) moved.insert(action.id);
+  }
+  internal::graph::KeptThings kept;
+  for (const internal::graph::FarThing& thing : things) {
+    if (!moved.contains(thing.name)) kept.insert(thing.name);
+  }
+  return kept;
+}
+
 // Values move between the device and one memory behind it. The caller's inputs, and parameters before
 // their update, lie in memory that the step cannot give back.
 void require_movable(const internal::graph::LoweredStep& lowered, const Plan& plan,
@@ -81,7 +95,7 @@ void require_movable(const internal::graph::LoweredStep& lowered, const Plan& pl
       internal::transfer::moved_by(program, lowered.graph.values.size());
   for (size_t v = 0; v < moves.size(); ++v) {
     if (!moves[v] || lowered.step_value_of[v] >= 0) continue;
-    if (lowered.state_of(static_cast<ValueIndex>(v))) continue;
+    if (lowered.far_thing_of(static_cast<ValueIndex>(v))) continue;
     throw InputError(fmt::format("the plan moves {}, which the step does not make and cannot move",
                                  lowered.graph.values[v].id));
   }
@@ -131,13 +145,15 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   if (is_auto(wanted.offload)) {
     wanted.offload = on_link ? OffloadOptions() : memory_of(given, wanted.offload, *state_);
   }
+  state_->require_far(wanted);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
-  const internal::graph::PlacedState as_planned(*state_);
-  state_->place_state(wanted);
+  const internal::graph::AsPlanned as_planned(*state_);
+  const internal::graph::KeptThings keep = kept_by(given, state_->far_things(wanted, {}));
+  state_->place_far(wanted, keep);
   Graph graph = state_->graph();
   graph.fixed += opened.device_bytes - state_->far.device_bytes;
-  if (state_->plan_options.offload_optimizer) graph.fixed += state_->far_state_bytes();
-  if (wanted.offload_optimizer) graph.fixed -= state_->far_state_bytes();
+  graph.fixed += state_->far_bytes(state_->plan_options, state_->kept);
+  graph.fixed -= state_->far_bytes(wanted, keep);
   const Baseline plain = baseline(graph);
   const Bytes budget = wanted.budget.resolve(plain.peak);
   const std::vector<Violation> violations =
@@ -153,7 +169,8 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   // The sums are the same in all plans of the step, so they were judged, and are left out.
   const Plan plan = on_link ? internal::graph::without_link(graph, given) : given;
   require_movable(state_->captured().program.lowered, plan, opened.machine);
-  state_->move_state(wanted, opened);
+  state_->move_far(wanted, opened);
+  state_->kept = keep;
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;
@@ -208,7 +225,11 @@ void CapturedStep::forget_outcome() {
 }
 
 void CapturedStep::fetch_optimizer_state() {
-  if (state_->far_state) state_->far_state->fetch();
+  if (state_->far_state) state_->far_state->fetch(FarKind::kState);
+}
+
+void CapturedStep::fetch_parameters() {
+  if (state_->far_state) state_->far_state->fetch(FarKind::kParameter);
 }
 
 std::vector<int64_t> CapturedStep::outcomes() const {

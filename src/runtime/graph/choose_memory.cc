@@ -25,7 +25,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   const AutoMemory place =
       peers ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
             : memory_for_auto(wanted.offload, recording().device);
-  if (wanted.offload_optimizer) place_state(wanted);  // throws: the state needs a memory by name
+  require_far(wanted);  // What lies there between the steps needs a memory by name.
   StepPlanOptions alone = wanted;
   alone.offload = {};
   if (place.options.to.empty()) {
@@ -33,17 +33,17 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     if (result.plan) report.offload_choice = "nothing moves: " + place.why;
     return result;
   }
-  // The state of an optimizer is on the device in both plans.
-  const PlacedState as_planned(*this);
-  place_state(alone);
-  Bytes fixed = graph_now().fixed - far.device_bytes;
-  if (plan_options.offload_optimizer) fixed += far_state_bytes();
+  // Parameters and the state of an optimizer are on the device in both plans.
+  const AsPlanned as_planned(*this);
+  place_far(alone, {});
+  Bytes fixed = graph_now().fixed - far.device_bytes + far_bytes(plan_options, kept);
   if (wanted.device_graph) fixed += prepare_graph();
   wanted.offload = place.options;
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
                         const std::string& why) {
-    move_state(taken, there);
+    move_far(taken, there);
+    kept.clear();
     plan_options = taken;
     plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);
     adopt(std::move(found), fixed + there.device_bytes);

@@ -26,17 +26,23 @@ using transfer::TicketPtr;
 
 namespace {
 
-constexpr size_t kLeast = 4096;  // bytes of a storage, so that a copy carries a page
+std::string away(FarKind kind) {
+  const bool is_state = kind == FarKind::kState;
+  return fmt::format(
+      "a captured step keeps this {} in another memory between its runs ({}). Call {}() of the "
+      "step first, which brings it back until the next run",
+      is_state ? "state of the optimizer" : "parameter",
+      is_state ? "offload_optimizer" : "offload_parameters",
+      is_state ? "fetch_optimizer_state" : "fetch_parameters");
+}
 
-const std::string kAway =
-    "a captured step keeps this state of the optimizer in another memory between its runs "
-    "(offload_optimizer). Call fetch_optimizer_state() of the step first, which brings the state "
-    "back "
-    "until the next run";
-const std::string kLost =
-    "this state of the optimizer was in another memory, and could not be read back when its "
-    "captured "
-    "step ended: load the optimizer from where you saved it";
+std::string lost(FarKind kind) {
+  const bool is_state = kind == FarKind::kState;
+  return fmt::format(
+      "this {} was in another memory, and could not be read back when its captured step ended: "
+      "load the {} from where you saved it",
+      is_state ? "state of the optimizer" : "parameter", is_state ? "optimizer" : "model");
+}
 
 std::vector<Block> blocks_of(const std::vector<c10::Storage>& storages) {
   std::vector<Block> blocks;
@@ -70,7 +76,8 @@ std::vector<c10::Storage> movable_state(const ParameterOptimizer& optimizer, siz
     const auto is_known = [&](const c10::Storage& other) {
       return other.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
     };
-    if (storage.nbytes() < kLeast || std::any_of(storages.begin(), storages.end(), is_known)) {
+    if (storage.nbytes() < kLeastFarBytes ||
+        std::any_of(storages.begin(), storages.end(), is_known)) {
       continue;
     }
     storages.push_back(storage);
@@ -88,29 +95,61 @@ int64_t counted(const std::vector<c10::Storage>& storages, c10::Device device) {
 
 FarState::FarState(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device device,
                    std::shared_ptr<FarMemory> memory)
-    : optimizer_(std::move(optimizer)),
-      device_(device),
-      memory_(std::move(memory)),
-      all_(optimizer_->parameters().size()) {}
+    : optimizer_(std::move(optimizer)), device_(device), memory_(std::move(memory)) {}
 
-void FarState::expect(const step::Updates& updates, const std::vector<int64_t>& bytes) {
-  for (size_t k = 0; k < updates.each.size(); ++k) {
-    all_[updates.each[k].parameter].bytes = bytes[k];
+void FarState::expect(const FarThings& things) {
+  for (Entry& entry : all_) entry.bytes = 0;
+  by_thing_.clear();
+  for (const FarThing& thing : things) {
+    const bool is_parameter = thing.tensor.defined();
+    const auto key = std::make_pair(static_cast<const void*>(thing.tensor.unsafeGetTensorImpl()),
+                                    is_parameter ? 0 : thing.number);
+    const auto [found, is_new] = position_of_.try_emplace(key, all_.size());
+    if (is_new) all_.emplace_back();
+    Entry& entry = all_[found->second];
+    entry.kind = is_parameter ? FarKind::kParameter : FarKind::kState;
+    entry.name = thing.name;
+    entry.tensor = thing.tensor;
+    entry.parameter = thing.update ? std::optional(thing.number) : std::nullopt;
+    entry.bytes = thing.bytes;
+    by_thing_.push_back(found->second);
   }
 }
 
 FarState::~FarState() {
   undo({});
-  try {
-    fetch();
-  } catch (const std::exception&) {
-    for (const Entry& entry : all_) {
-      if (!entry.home) continue;
-      for (const c10::Storage& storage : entry.storages) {
-        drop_memory(*storage.unsafeGetStorageImpl(), kLost);
+  for (const FarKind kind : {FarKind::kState, FarKind::kParameter}) {
+    try {
+      fetch(kind);
+    } catch (const std::exception&) {
+      for (const Entry& entry : all_) {
+        if (!entry.home || entry.kind != kind) continue;
+        for (const c10::Storage& storage : entry.storages) {
+          drop_memory(*storage.unsafeGetStorageImpl(), lost(kind));
+        }
       }
     }
   }
+}
+
+FarState::Entry* FarState::state_of(size_t parameter) {
+  const auto found =
+      position_of_.find({static_cast<const void*>(at::Tensor().unsafeGetTensorImpl()), parameter});
+  if (found == position_of_.end() || all_[found->second].bytes == 0) return nullptr;
+  return &all_[found->second];
+}
+
+std::vector<c10::Storage> FarState::storages_now(const Entry& entry) const {
+  if (entry.kind == FarKind::kParameter) return {entry.tensor.storage()};
+  return movable_state(*optimizer_, *entry.parameter, device_);
+}
+
+int64_t FarState::bytes_here() const {
+  int64_t sum = 0;
+  for (const Entry& entry : all_) {
+    if (entry.bytes > 0 && !entry.home) sum += counted(storages_now(entry), device_);
+  }
+  return sum;
 }
 
 void FarState::wait_for(Ticket& ticket) {
@@ -148,27 +187,25 @@ void FarState::give(Entry& entry) {
 
 void FarState::drop(Entry& entry) {
   for (const c10::Storage& storage : entry.storages) {
-    drop_memory(*storage.unsafeGetStorageImpl(), kAway);
+    drop_memory(*storage.unsafeGetStorageImpl(), away(entry.kind));
   }
   entry.here = false;
 }
 
 void FarState::park() {
   moved_ = {};
-  for (size_t p = 0; p < all_.size(); ++p) {
-    Entry& entry = all_[p];
+  for (Entry& entry : all_) {
     if (entry.bytes == 0) continue;
-    std::vector<c10::Storage> now = movable_state(*optimizer_, p, device_);
+    std::vector<c10::Storage> now = storages_now(entry);
     if (entry.home && same(now, entry.storages)) continue;
-    // Other state was loaded, or the optimizer has made its own.
+    // Other bytes were loaded, or the optimizer has made its state.
     entry.home.reset();
     entry.storages = std::move(now);
     if (entry.storages.empty()) continue;
     if (counted(entry.storages, device_) != entry.bytes) {
       throw InputError(fmt::format(
-          "the state of parameter {} of the optimizer has other sizes than when the step was "
-          "captured: capture it again",
-          p));
+          "{} lies in memory of another size than when the step was captured: capture it again",
+          entry.name));
     }
     const ParcelPtr place = memory_->place(exact(entry.storages));
     const TicketPtr ticket = memory_->out(blocks_of(entry.storages), place, {});
@@ -183,27 +220,37 @@ void FarState::park() {
   }
 }
 
-void FarState::fetch() {
+void FarState::fetch(Entry& entry) {
+  if (!entry.home) return;
+  std::vector<c10::DataPtr> taken = take_memory(entry);
+  const TicketPtr ticket = memory_->in(entry.home, blocks_in(entry, taken), {});
+  try {
+    ticket->wait();
+  } catch (...) {
+    ticket->cancel();
+    throw;
+  }
+  entry.memory = std::move(taken);
+  give(entry);
+  entry.here = false;  // It is in no step.
+  entry.home.reset();
+  entry.storages.clear();
+}
+
+void FarState::fetch(FarKind kind) {
   for (Entry& entry : all_) {
-    if (!entry.home) continue;
-    std::vector<c10::DataPtr> taken = take_memory(entry);
-    const TicketPtr ticket = memory_->in(entry.home, blocks_in(entry, taken), {});
-    try {
-      ticket->wait();
-    } catch (...) {
-      ticket->cancel();
-      throw;
-    }
-    entry.memory = std::move(taken);
-    give(entry);
-    entry.here = false;  // It is in no step.
-    entry.home.reset();
-    entry.storages.clear();
+    if (entry.kind == kind) fetch(entry);
   }
 }
 
-void FarState::bring(size_t parameter) {
-  Entry& entry = all_[parameter];
+void FarState::fetch_unexpected() {
+  for (Entry& entry : all_) {
+    if (entry.bytes == 0) fetch(entry);
+  }
+}
+
+void FarState::bring(size_t thing) {
+  Entry& entry = of(thing);
   if (!entry.home) {
     entry.room = at::empty({entry.bytes}, at::TensorOptions(at::kByte).device(device_));
     return;
@@ -213,46 +260,48 @@ void FarState::bring(size_t parameter) {
   moved_.in += Bytes(exact(entry.storages));
 }
 
-void FarState::arrive(size_t parameter) {
-  Entry& entry = all_[parameter];
+void FarState::arrive(size_t thing) {
+  Entry& entry = of(thing);
   if (!entry.coming) return;
   wait_for(*entry.coming);
   entry.coming.reset();
   give(entry);
 }
 
-void FarState::before_update(size_t parameter) { all_[parameter].room = at::Tensor(); }
-
-void FarState::after_update(size_t parameter) {
-  Entry& entry = all_[parameter];
-  if (entry.bytes == 0) return;
-  entry.storages = movable_state(*optimizer_, parameter, device_);
-  entry.here = true;
+void FarState::before_update(size_t parameter) {
+  if (Entry* const entry = state_of(parameter)) entry->room = at::Tensor();
 }
 
-void FarState::send(size_t parameter) {
-  Entry& entry = all_[parameter];
+void FarState::after_update(size_t parameter) {
+  Entry* const entry = state_of(parameter);
+  if (entry == nullptr) return;
+  entry->storages = storages_now(*entry);
+  entry->here = true;
+}
+
+void FarState::send(size_t thing) {
+  Entry& entry = of(thing);
   if (counted(entry.storages, device_) != entry.bytes) {
     throw InputError(fmt::format(
-        "the optimizer has made state of other sizes for parameter {} than it was measured "
-        "with: plan without offload_optimizer",
-        parameter));
+        "the optimizer has made {} of another size than it was measured with: plan without "
+        "offload_optimizer",
+        entry.name));
   }
   entry.written = memory_->place(exact(entry.storages));
   entry.going = memory_->out(blocks_of(entry.storages), entry.written, {});
   moved_.out += Bytes(exact(entry.storages));
 }
 
-void FarState::sent(size_t parameter) {
-  Entry& entry = all_[parameter];
+void FarState::sent(size_t thing) {
+  Entry& entry = of(thing);
   if (!entry.going) return;
   wait_for(*entry.going);
   entry.going.reset();
   entry.is_written = true;
 }
 
-void FarState::leave(size_t parameter) {
-  Entry& entry = all_[parameter];
+void FarState::leave(size_t thing) {
+  Entry& entry = of(thing);
   if (entry.coming) entry.coming->cancel();
   entry.coming.reset();
   entry.memory.clear();
@@ -263,6 +312,7 @@ void FarState::leave(size_t parameter) {
 void FarState::commit() {
   for (Entry& entry : all_) {
     if (entry.is_written) entry.home = std::move(entry.written);
+    if (entry.here) drop(entry);  // The plan has left it on the device.
     entry.written.reset();
     entry.is_written = entry.here = false;
   }
@@ -283,22 +333,22 @@ void FarState::keep_here(Entry& entry) noexcept {
     }
   } catch (const std::exception&) {
     for (const c10::Storage& storage : entry.storages) {
-      drop_memory(*storage.unsafeGetStorageImpl(), kLost);
+      drop_memory(*storage.unsafeGetStorageImpl(), lost(entry.kind));
     }
   }
   entry.storages.clear();
 }
 
 void FarState::undo(const std::vector<size_t>& updated) noexcept {
-  for (size_t p = 0; p < all_.size(); ++p) {
-    Entry& entry = all_[p];
+  for (Entry& entry : all_) {
     for (TicketPtr* const ticket : {&entry.coming, &entry.going}) {
       if (*ticket) (*ticket)->cancel();
       ticket->reset();
     }
     entry.memory.clear();
     entry.room = at::Tensor();
-    const bool is_updated = std::find(updated.begin(), updated.end(), p) != updated.end();
+    const bool is_updated = entry.parameter && std::find(updated.begin(), updated.end(),
+                                                         *entry.parameter) != updated.end();
     if (is_updated && entry.is_written) entry.home = std::move(entry.written);
     if (entry.here && is_updated && !entry.is_written) {
       keep_here(entry);

@@ -1,5 +1,5 @@
-// This is the optimizer's state in a memory behind the device: it is there between the steps, comes
-// to the device for each update, and goes back behind it.
+// These are the optimizer's state and the parameters in a memory behind the device: they are there
+// between the steps, and come to the device for what reads them. What was written goes back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,71 +8,89 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "reprise/runtime/optimizer.h"
-#include "runtime/step/updates.h"
+#include "runtime/graph/far_things.h"
 #include "runtime/transfer/copies.h"
 #include "runtime/transfer/far_memory.h"
 
 namespace reprise::runtime::internal::graph {
 
+constexpr size_t kLeastFarBytes = 4096;  // of a storage that moves, so that a copy carries a page
+
 // Returns the storages of the state that may move: those of the tensors that the optimizer names
-// (ParameterOptimizer::state_of()) on this device, each of at least a page.
+// (ParameterOptimizer::state_of()) on this device, each of at least kLeastFarBytes.
 std::vector<c10::Storage> movable_state(const ParameterOptimizer& optimizer, size_t parameter,
                                         c10::Device device);
 // Returns the bytes of these storages, as the device counts them.
 int64_t counted(const std::vector<c10::Storage>& storages, c10::Device device);
 
-// The tensors of the state stay the optimizer's: only their memory goes and comes, and an access throws
-// while it is away. State that the optimizer makes in a step lies on the device until it is sent.
+enum class FarKind : uint8_t { kState, kParameter };
+
+// The tensors stay the optimizer's and the model's: only their memory goes and comes, and an access
+// throws while it is away. State that the optimizer makes in a step lies on the device until it is sent.
 //
-// A step calls park(), then for each update bring() .. leave() in the order of the plan, and at last
-// commit() or undo(). The old bytes stay in the far memory until commit(). Parameters have their numbers in
-// the optimizer. One thread at a time.
+// A step calls park(), then bring() .. leave() in the order of the plan, and at last commit() or undo().
+// Things are named by their positions in the list of expect(). What nobody writes is never sent, and may
+// come several times in a step. The old bytes of what is written stay in the far memory until commit().
+// One thread at a time.
 class FarState {
  public:
+  // The optimizer may be null if no state moves.
   FarState(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device device,
            std::shared_ptr<transfer::FarMemory> memory);
-  // Brings the state back. If that fails, an access to the state throws an exception that says so.
+  // Brings everything back. If that fails, an access throws an exception that says so.
   ~FarState();
   FarState(const FarState&) = delete;
   FarState& operator=(const FarState&) = delete;
 
   const std::shared_ptr<transfer::FarMemory>& memory() const { return memory_; }
 
-  // Says how many bytes of state the parameters of these updates have, as counted() has them, by update; 0
-  // for state that stays.
-  void expect(const step::Updates& updates, const std::vector<int64_t>& bytes);
+  // Says what lies in the far memory between the steps from now on. Other things stay where they are.
+  void expect(const FarThings& things);
+  // Returns the bytes of expected things that are on the device now, as the device counts them.
+  int64_t bytes_here() const;
 
-  // Sends all state away that is on the device. Throws InputError if that fails, or if state has other
-  // sizes than it had; what was sent by then stays away.
+  // Sends everything away that is expected and on the device. Throws InputError if that fails, or if
+  // something has other sizes than it had; what was sent by then stays away.
   void park();
-  // Brings all state back, until the next step. Throws InputError if that fails; what is back by then
-  // stays.
-  void fetch();
+  // Brings everything of this kind back, until the next step. Throws InputError if that fails; what is
+  // back by then stays.
+  void fetch(FarKind kind);
+  // Does the same for what is not expected.
+  void fetch_unexpected();
 
   // The parts of a step. bring() takes memory of the device, for state that is not there yet, too.
-  void bring(size_t parameter);
-  void arrive(size_t parameter);
+  void bring(size_t thing);
+  void arrive(size_t thing);
+  void send(size_t thing);
+  void sent(size_t thing);
+  void leave(size_t thing);
+  // The optimizer updates this parameter, by its number there.
   void before_update(size_t parameter);
   void after_update(size_t parameter);
-  void send(size_t parameter);
-  void sent(size_t parameter);
-  void leave(size_t parameter);
 
   void commit();
-  // Takes the step back. State of the updates that were done is kept as they left it, and all other
-  // state is that before the step.
+  // Takes the step back. What the updates of these parameters have written stays as they left it, and
+  // everything else is as before the step.
   void undo(const std::vector<size_t>& updated) noexcept;
 
   const transfer::MovedBytes& moved() const { return moved_; }  // in the step
 
  private:
   struct Entry {
-    int64_t bytes = 0;
-    std::vector<c10::Storage> storages;  // of the state that was seen last
+    FarKind kind = FarKind::kState;
+    std::string name;
+    at::Tensor tensor;                   // the parameter, if it is one
+    std::optional<size_t> parameter;     // the update of this one writes it
+    int64_t bytes = 0;                   // 0: it is not expected
+    std::vector<c10::Storage> storages;  // that were seen last
     transfer::ParcelPtr home;  // the bytes between the steps; null: they are on the device
     // In a step:
     bool here = false;                 // the storages have their memory
@@ -83,6 +101,10 @@ class FarState {
     at::Tensor room;  // for state that the update will make
   };
 
+  Entry& of(size_t thing) { return all_[by_thing_.at(thing)]; }
+  Entry* state_of(size_t parameter);
+  void fetch(Entry& entry);
+  std::vector<c10::Storage> storages_now(const Entry& entry) const;
   std::vector<c10::DataPtr> take_memory(const Entry& entry) const;
   // Returns what of this memory each storage will take.
   static std::vector<transfer::Block> blocks_in(const Entry& entry,
@@ -96,6 +118,9 @@ class FarState {
   const c10::Device device_;
   const std::shared_ptr<transfer::FarMemory> memory_;
   std::vector<Entry> all_;
+  // By what an entry is: the parameter's tensor, or the number of the parameter whose state it is.
+  std::map<std::pair<const void*, size_t>, size_t> position_of_;
+  std::vector<size_t> by_thing_;  // the positions of the things that were expected last
   transfer::MovedBytes moved_;
 };
 

@@ -212,7 +212,7 @@ void Replay::run(const RunAction& step) {
 }
 
 void Replay::free(ValueIndex value) {
-  if (const auto state = lowered_.state_of(value)) return far_->leave(state->parameter);
+  if (const auto thing = lowered_.far_thing_of(value)) return far_->leave(*thing);
   if (between_) between_->settle(value, 0);
   const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
   if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
@@ -234,8 +234,8 @@ bool Replay::on_other_device(ValueIndex value) const {
 void Replay::copy(const CopyAction& copy) {
   if (between_) return copy_between(copy);
   if (!copies_) return Backend::copy(copy);
-  if (const auto state = lowered_.state_of(copy.value)) {
-    return copy.from == 0 ? far_->send(state->parameter) : far_->bring(state->parameter);
+  if (const auto thing = lowered_.far_thing_of(copy.value)) {
+    return copy.from == 0 ? far_->send(*thing) : far_->bring(*thing);
   }
   c10::Storage& slot = slots_[step_value(copy.value)];
   if (on_other_device(copy.value)) {
@@ -258,8 +258,8 @@ void Replay::copy(const CopyAction& copy) {
 void Replay::wait(ValueIndex value, int32_t memory) {
   if (between_) return between_->wait(value, memory);
   if (!copies_) return Backend::wait(value, memory);
-  if (const auto state = lowered_.state_of(value)) {
-    return memory == 0 ? far_->arrive(state->parameter) : far_->sent(state->parameter);
+  if (const auto thing = lowered_.far_thing_of(value)) {
+    return memory == 0 ? far_->arrive(*thing) : far_->sent(*thing);
   }
   if (!on_other_device(value)) copies_->wait(value, memory);
 }

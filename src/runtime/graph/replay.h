@@ -36,7 +36,7 @@ class Replay final : public Backend {
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
   // Begins a step with the storages of these inputs. Its values may move to these memories, and
-  // `far` has the optimizer's state if that lies there between the steps.
+  // `far` has what lies there between the steps (LoweredStep::far).
   void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr);
   // Lets the values of the steps that follow move between the devices of the lowered step, which
   // are the memories of this machine.

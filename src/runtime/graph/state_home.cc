@@ -1,21 +1,23 @@
-// Puts the optimizer's state into a captured step's graph, as values.
-#include <fmt/format.h>
-
+// Puts what lies in another memory between the steps into a captured step's graph, as values.
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "runtime/graph/behind.h"
 #include "runtime/graph/lower.h"
 
 namespace reprise::runtime::internal::graph {
 
 using step::Updates;
+using step::Works;
 
 namespace {
 
-// Takes the values from this one on out of the graph.
-void cut(LoweredStep& lowered, size_t first) {
-  const auto is_cut = [&](ValueIndex value) { return static_cast<size_t>(value) >= first; };
+// Takes the values of all things out of the graph.
+void cut(LoweredStep& lowered) {
   Graph& graph = lowered.graph;
+  const size_t first = graph.values.size() - lowered.thing_of.size();
+  const auto is_cut = [&](ValueIndex value) { return static_cast<size_t>(value) >= first; };
   for (Op& op : graph.ops) {
     for (Variant& variant : op.variants) {
       std::erase_if(variant.reads, is_cut);
@@ -26,43 +28,55 @@ void cut(LoweredStep& lowered, size_t first) {
   std::erase_if(graph.results, is_cut);
   graph.values.resize(first);
   lowered.step_value_of.resize(first);
-  lowered.far_parameters.clear();
+  lowered.far.clear();
+  lowered.thing_of.clear();
 }
 
 }  // namespace
 
-std::optional<LoweredStep::StateValue> LoweredStep::state_of(ValueIndex value) const {
-  const size_t first = graph.values.size() - 2 * far_parameters.size();
+std::optional<size_t> LoweredStep::far_thing_of(ValueIndex value) const {
+  const size_t first = graph.values.size() - thing_of.size();
   const auto v = static_cast<size_t>(value);
   if (v < first) return std::nullopt;
-  return StateValue{far_parameters[(v - first) / 2], (v - first) % 2 == 1};
+  return thing_of[v - first];
 }
 
-void set_state_home(LoweredStep& lowered, const Updates& updates, const std::vector<int64_t>& bytes,
-                    const std::string& memory) {
+void set_far_things(LoweredStep& lowered, FarThings things, const Works& works,
+                    const Updates& updates, const std::string& memory) {
+  cut(lowered);
   Graph& graph = lowered.graph;
-  if (!lowered.far_parameters.empty()) {
-    cut(lowered, graph.values.size() - 2 * lowered.far_parameters.size());
-  }
-  if (memory.empty()) return;
-  for (size_t k = 0; k < updates.each.size(); ++k) {
-    if (bytes[k] == 0) continue;
+  lowered.far = std::move(things);
+  std::map<int32_t, ValueIndex> of_external;           // as it is before its update
+  std::map<int32_t, std::vector<ValueIndex>> written;  // by work: values as they are before it
+  for (size_t t = 0; t < lowered.far.size(); ++t) {
+    const FarThing& thing = lowered.far[t];
     const auto before = static_cast<ValueIndex>(graph.values.size());
-    const ValueIndex after = before + 1;
-    const std::string id = "state." + updates.each[k].name;
-    graph.values.push_back({id, Bytes(bytes[k]), ValueKind::kInput, memory});
-    graph.values.push_back({id + ".new", Bytes(bytes[k]), ValueKind::kState, memory});
-    graph.results.push_back(after);
-    lowered.step_value_of.insert(lowered.step_value_of.end(), 2, -1);
-    lowered.far_parameters.push_back(updates.each[k].parameter);
-    for (size_t o = 0; o < graph.ops.size(); ++o) {
-      for (size_t v = 0; v < graph.ops[o].variants.size(); ++v) {
-        const int32_t work = lowered.works[o][v];
-        if (work != updates.each[k].work && work != updates.whole) continue;
-        Variant& variant = graph.ops[o].variants[v];
+    graph.values.push_back({thing.name, Bytes(thing.bytes), ValueKind::kInput, memory});
+    if (thing.external >= 0) of_external[thing.external] = before;
+    if (thing.update) {
+      graph.values.push_back({thing.name + ".new", Bytes(thing.bytes), ValueKind::kState, memory});
+      graph.results.push_back(before + 1);
+      written[updates.each[*thing.update].work].push_back(before);
+      written[updates.whole].push_back(before);
+    }
+    const size_t values = thing.update ? 2 : 1;
+    lowered.step_value_of.insert(lowered.step_value_of.end(), values, -1);
+    lowered.thing_of.insert(lowered.thing_of.end(), values, t);
+  }
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    for (size_t v = 0; v < graph.ops[o].variants.size(); ++v) {
+      Variant& variant = graph.ops[o].variants[v];
+      const int32_t work = lowered.works[o][v];
+      for (const int32_t e : externals_read(works.all[static_cast<size_t>(work)])) {
+        const auto found = of_external.find(e);
+        if (found != of_external.end()) variant.reads.push_back(found->second);
+      }
+      const auto found = written.find(work);
+      if (found == written.end()) continue;
+      for (const ValueIndex before : found->second) {
         variant.reads.push_back(before);
-        variant.writes.push_back(after);
-        variant.reuses.emplace_back(after, before);
+        variant.writes.push_back(before + 1);
+        variant.reuses.emplace_back(before + 1, before);
       }
     }
   }

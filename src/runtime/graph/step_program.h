@@ -26,6 +26,9 @@ struct StepProgram {
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
   std::vector<int64_t> far_bytes;    // by update: the part of it that may lie in another memory
   LoweredStep lowered;
+  // Whether `lowered.far` has the optimizer's state, and the parameters, but for what is kept.
+  bool far_optimizer = false, far_parameters = false;
+  KeptThings kept = {};
   // By op of a shard: the workspace on this rank. The graph has that of the rank that needs most.
   std::vector<std::pair<OpIndex, Bytes>> own_workspaces;
   std::shared_ptr<Updater> updater;  // runs `step.updates`

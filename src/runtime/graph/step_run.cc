@@ -169,10 +169,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const StepUnderWay under_way;
   for (const auto& use : captured().program.step.codecs) use->check = codec_check;
   memory.evacuate();
-  if (plan_options.offload_optimizer) {
-    place_state(plan_options);
-    use_far_state();
-  }
+  use_captured_far();
   updater().begin();
   if (far_state) far_state->park();
   replan_if_needed(inputs);

@@ -17,6 +17,7 @@
 #include "runtime/graph/link_search.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/lockstep/lockstep.h"
+#include "runtime/transfer/away.h"
 #include "runtime/transfer/choose.h"
 
 namespace reprise::runtime::internal::graph {
@@ -68,6 +69,7 @@ std::vector<Bytes> own_peaks(const LoweredStep& lowered, const step::Recording& 
 }  // namespace
 
 Outcome StepState::captured_for(const Tensors& sample) {
+  if (far_state) far_state->fetch(FarKind::kParameter);  // The function reads them.
   const std::vector<c10::Device>& others = options.other_devices;
   if (device_of(sample).is_cpu() ||
       std::any_of(others.begin(), others.end(), [](c10::Device d) { return d.is_cpu(); })) {
@@ -101,6 +103,7 @@ void StepState::capture(const Tensors& sample) {
   sample_bytes = storage_bytes(sample);
   if (peers) agree_on_step(*peers, captured().program, options);
   updater().keep_shard();
+  use_captured_far();
   graph().fixed = level_without(sample);
   if (peers) {
     StepProgram& program = captured().program;
@@ -119,6 +122,7 @@ void StepState::capture_outcome(const Tensors& inputs) {
   renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
   outcomes.add(captured_for(inputs), options.outcomes);
   renew_memory();
+  use_captured_far();
   graph().fixed = level_without(inputs);
 }
 
@@ -131,9 +135,12 @@ void StepState::drop_outcome() {
 // Returns the bytes that are live besides the step's inputs as the graph knows them. An input may
 // be a part of a larger storage; the rest of that storage counts here.
 Bytes StepState::level_without(const Tensors& inputs) const {
-  Tensors resident = captured().maybe_uncounted;
-  resident.insert(resident.end(), inputs.begin(), inputs.end());
-  const int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
+  Tensors resident = inputs;
+  for (const at::Tensor& tensor : captured().maybe_uncounted) {
+    if (!transfer::is_away(tensor)) resident.push_back(tensor);
+  }
+  int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
+  if (far_state) level -= far_state->bytes_here();  // They leave before the next run.
   const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.outside_bytes.count();
   return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside();
 }
@@ -237,11 +244,12 @@ void StepState::use_devices() {
 }
 
 transfer::OpenedMemory StepState::devices_machine(StepPlanOptions& wanted) const {
-  if (!wanted.offload.to.empty() || wanted.offload_optimizer || wanted.device_graph) {
+  if (!wanted.offload.to.empty() || wanted.offload_optimizer || wanted.offload_parameters ||
+      wanted.device_graph) {
     throw InputError(
         "a step whose operations run on other devices, too (other_devices), moves values between "
-        "them alone and runs as no device graph: leave offload, offload_optimizer and device_graph "
-        "out");
+        "them alone and runs as no device graph: leave offload, offload_optimizer, "
+        "offload_parameters and device_graph out");
   }
   const Machine& measured = captured().program.devices;
   Machine& machine = wanted.offload.machine;
@@ -302,14 +310,17 @@ PlanResult StepState::plan(StepPlanOptions wanted) {
 }
 
 PlanResult StepState::plan_with(StepPlanOptions wanted) {
+  require_far(wanted);
   Bytes fixed = graph_now().fixed;
   if (wanted.device_graph) fixed += prepare_graph();
   transfer::OpenedMemory opened = far_memory(wanted);
   // The memory of the plan before goes when the new plan is there.
   fixed += opened.device_bytes - far.device_bytes;
-  if (plan_options.offload_optimizer) fixed += far_state_bytes();
-  if (wanted.offload_optimizer) fixed -= far_state_bytes();
-  PlanResult result = answer(wanted, opened, fixed, Bytes(0), /*together=*/true);
+  fixed += far_bytes(plan_options, kept) - far_bytes(wanted, {});
+  // Without a budget, all lies elsewhere that may.
+  const bool chooses = !wanted.budget.unlimited() && !far_things(wanted, {}).empty();
+  PlanResult result = answer(wanted, opened, fixed, Bytes(0), /*together=*/true,
+                             chooses ? std::nullopt : std::optional(KeptThings()));
   if (!result.plan) return result;
   far = std::move(opened);
   now().placements = 0;
@@ -319,15 +330,24 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 
 // Puts a new plan in force. If there is none, all stays as it is.
 PlanResult StepState::answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
-                             Bytes fixed, Bytes slack, bool together) {
-  const PlacedState as_planned(*this);
-  place_state(wanted);
-  StepPlan found =
-      peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
-  if (!found.result.plan) return found.result;
-  move_state(wanted, there);
+                             Bytes fixed, Bytes slack, bool together,
+                             const std::optional<KeptThings>& keep) {
+  const AsPlanned as_planned(*this);
+  Placed placed;
+  if (keep) {
+    place_far(wanted, *keep);
+    placed = {
+        peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack),
+        *keep, fixed};
+  } else {
+    placed = search_placements(wanted, fixed, slack);
+  }
+  if (!placed.found.result.plan) return placed.found.result;
+  place_far(wanted, placed.kept);
+  move_far(wanted, there);
   plan_options = wanted;
-  adopt(std::move(found), fixed);
+  kept = std::move(placed.kept);
+  adopt(std::move(placed.found), placed.fixed);
   return shown();
 }
 
@@ -339,9 +359,18 @@ void StepState::require(const PlanResult& result, Bytes live) const {
                     result.smallest_budget.value_or(Bytes(0)).count());
 }
 
-void StepState::require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack,
-                             bool together) {
-  require(answer(wanted, far, fixed, slack, together), fixed);
+void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack) {
+  // Plans of ranks may differ. The order of the sums is the same in all of them.
+  const bool together = !now().plan;
+  PlanResult result = answer(plan_options, far, fixed, slack, together, KeptThings(kept));
+  if (!result.plan && !kept.empty()) {  // Nothing is kept any more.
+    kept.clear();
+    use_captured_far();
+    far_state->park();
+    fixed = level_without(inputs);
+    result = answer(plan_options, far, fixed, slack, together, KeptThings());
+  }
+  require(result, fixed);
 }
 
 // Plans after a run the places of the runs that follow.
@@ -393,8 +422,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
   if (!now().plan ||
       now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget) {
-    // Plans of ranks may differ. The order of the sums is the same in all of them.
-    require_plan(plan_options, fixed, slack, /*together=*/!now().plan);
+    require_plan(inputs, fixed, slack);
     return;
   }
   now().drift = fixed - graph().fixed;

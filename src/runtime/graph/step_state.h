@@ -29,8 +29,10 @@ struct StepState {
   int64_t captures = 0;
   // `offload.machine` is that of `far`.
   StepPlanOptions plan_options;
-  transfer::OpenedMemory far;            // where values may move to; no memory without `offload`
-  std::shared_ptr<FarState> far_state;   // with StepPlanOptions::offload_optimizer
+  transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
+  // With StepPlanOptions::offload_optimizer or offload_parameters.
+  std::shared_ptr<FarState> far_state;
+  KeptThings kept;                       // by the plan in force
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
@@ -92,23 +94,37 @@ struct StepState {
   // The same for a step on several devices: they are the machine, and there is no memory behind
   // them.
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
-  // Makes the optimizer's state values of the graph in front, or not, as the options ask for.
-  void place_state(const StepPlanOptions& wanted);
-  // Returns the bytes of the state that lies in another memory with offload_optimizer.
-  Bytes far_state_bytes() const;
-  // Lets the state lie where the options ask for, from the next run on. Throws InputError if state
-  // cannot be brought back.
-  void move_state(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
-  void use_far_state();
+  // Throws InputError if the options let something lie in another memory that cannot.
+  void require_far(const StepPlanOptions& wanted) const;
+  // Returns what lies in another memory between the steps, but for what is kept, and its bytes.
+  FarThings far_things(const StepPlanOptions& wanted, const KeptThings& keep) const;
+  Bytes far_bytes(const StepPlanOptions& wanted, const KeptThings& keep) const;
+  // Makes these things values of the graph in front, or not, as the options ask for.
+  void place_far(const StepPlanOptions& wanted, const KeptThings& keep);
+  // Lets them lie where the options ask for, from the next run on. The graph has them in place. Throws
+  // InputError if something cannot be brought back.
+  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
+  void use_far(const StepPlanOptions& wanted);
+  // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
+  // `fixed` are the bytes beside the step if nothing is kept.
+  struct Placed {
+    StepPlan found;
+    KeptThings kept;
+    Bytes fixed;
+  };
+  Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
+  // Does both for what was captured now, with the plan's options.
+  void use_captured_far();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
   PlanResult plan_with(StepPlanOptions wanted);
   // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
-  // `together` says that all ranks of the group plan now.
+  // `together` says that all ranks of the group plan now. These things are kept on the device; without
+  // a list, the search chooses.
   PlanResult answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there, Bytes fixed,
-                    Bytes slack, bool together);
-  void require_plan(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
+                    Bytes slack, bool together, const std::optional<KeptThings>& keep);
+  void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
   void require(const PlanResult& result, Bytes live) const;
   void replan_if_needed(const Tensors& inputs);
@@ -137,13 +153,13 @@ struct StepState {
   void compare(const Tensors& inputs);
 };
 
-// At its end the graph has the optimizer's state where the plan in force has it.
-class PlacedState {
+// At its end the graph has what lies in another memory as the plan in force has it.
+class AsPlanned {
  public:
-  explicit PlacedState(StepState& state) : state_(state) {}
-  ~PlacedState() { state_.place_state(state_.plan_options); }
-  PlacedState(const PlacedState&) = delete;
-  PlacedState& operator=(const PlacedState&) = delete;
+  explicit AsPlanned(StepState& state) : state_(state) {}
+  ~AsPlanned() { state_.place_far(state_.plan_options, state_.kept); }
+  AsPlanned(const AsPlanned&) = delete;
+  AsPlanned& operator=(const AsPlanned&) = delete;
 
  private:
   StepState& state_;

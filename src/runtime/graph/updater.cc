@@ -44,9 +44,10 @@ void Updater::keep_room(std::vector<int64_t> state_bytes) {
 }
 
 void Updater::use_far(std::shared_ptr<FarState> far, const std::vector<int64_t>& far_bytes) {
-  if (far == far_) return;
+  std::vector<int64_t> bytes = far ? far_bytes : std::vector<int64_t>(updates_.each.size(), 0);
+  if (far == far_ && bytes == far_bytes_) return;
   far_ = std::move(far);
-  far_bytes_ = far_ ? far_bytes : std::vector<int64_t>(updates_.each.size(), 0);
+  far_bytes_ = std::move(bytes);
   for (at::Tensor& room : reserved_) room = at::Tensor();
   reserve();
 }

@@ -2,6 +2,7 @@
 // storage holds the same storage all the time, and an access to it throws while the memory is away.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 
@@ -16,6 +17,12 @@ namespace reprise::runtime::internal::transfer {
 inline void drop_memory(c10::StorageImpl& storage, const std::string& why) {
   storage.set_data_ptr_noswap({nullptr, storage.device()});
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+}
+
+// Says whether the memory of the tensor is away.
+inline bool is_away(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.storage().nbytes() == 0) return false;
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() == nullptr;
 }
 
 inline void give_memory(c10::StorageImpl& storage, c10::DataPtr memory) {

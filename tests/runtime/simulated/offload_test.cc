@@ -1,6 +1,9 @@
 // Tests values of chains and of captured steps that move from a device to host memory: the bits of
 // plain training on the CPU, the predicted bytes of the device, copies that overlap, no missing
 // synchronisation.
+#include <fmt/format.h>
+#include <torch/optim/adamw.h>
+
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -157,6 +160,70 @@ INSTANTIATE_TEST_SUITE_P(Device, CapturedMovesToTheHost,
                            return std::get<0>(test.param) +
                                   (std::get<1>(test.param) ? "_arena" : "_heap");
                          });
+
+// Freezes all weights of a page or more, but for the last ones. Returns those that are left.
+Tensors freeze(const DeviceModel& model) {
+  Tensors left;
+  const Tensors all = model.parameters();
+  for (size_t p = 0; p < all.size(); ++p) {
+    if (p + 2 < all.size() && all[p].nbytes() >= 4096) {
+      at::Tensor(all[p]).set_requires_grad(false);
+    } else {
+      left.push_back(all[p]);
+    }
+  }
+  return left;
+}
+
+// Frozen weights, and with all weights trained inside the step weights and moments, lie in host memory
+// between the steps.
+TEST(HostMemory, KeepsParametersAndTheStateOfTheirOptimizer) {
+  const c10::Device cpu = c10::kCPU;
+  for (const bool frozen : {true, false}) {
+    for (const bool arena : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", frozen, arena));
+      sim::take_reports();
+      const DeviceModel model = make_device_model("dense", sim::device(0));
+      const DeviceModel plain = make_device_model("dense", cpu);
+      const auto trained = [&](const DeviceModel& of) {
+        return frozen ? freeze(of) : of.parameters();
+      };
+      torch::optim::AdamW far(trained(model), torch::optim::AdamWOptions(1e-2));
+      torch::optim::AdamW near(trained(plain), torch::optim::AdamWOptions(1e-2));
+      CaptureOptions options{.measure = once(), .optimizer = per_parameter(far)};
+      for (const Stage& stage : model.stages) {
+        if (stage.module) options.modules.push_back(stage.module);
+      }
+      for (const AlternativeInfo& info : alternatives()) {
+        options.alternatives.without.push_back(info.name);
+      }
+      CapturedStep step(model.step(), {model.input, model.target}, std::move(options));
+      StepPlanOptions planning = moving_plan({}, arena);
+      planning.offload_parameters = true;
+      planning.offload_optimizer = !frozen;
+      step.plan(planning);
+      planning.budget = tight_budget(step);
+      step.plan(planning);
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        step.run({model.input, model.target});
+        plain.plain_loss().backward();
+        near.step();
+        near.zero_grad();
+        const CapturedStepReport report = step.last_step();
+        EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count()) << repeat;
+        EXPECT_LE(report.measured_peak, report.budget);
+        EXPECT_GT(report.moved_in, Bytes(0));
+      }
+      EXPECT_THROW(model.parameters()[0].cpu(), c10::Error);
+      step.fetch_parameters();
+      Tensors here, there;
+      for (const at::Tensor& each : model.parameters()) here.push_back(each.detach().cpu());
+      for (const at::Tensor& each : plain.parameters()) there.push_back(each.detach());
+      EXPECT_EQ(first_difference(there, here), -1);
+      EXPECT_EQ(reports(), "");
+    }
+  }
+}
 
 // Values of a step that lie on another device than its first input stay there.
 TEST(HostMemory, ValuesOnAnotherDeviceStayThere) {
