@@ -374,8 +374,17 @@ void StepState::replan_if_needed(const Tensors& inputs) {
     fixed = level_without(inputs);
   }
   const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
-  if (!now().plan ||
-      now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget) {
+  bool needed = !now().plan ||
+                now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget;
+  if (shares_work()) {
+    needed = agree_on_run(*peers, inputs, needed);
+    if (needed) require_plan(plan_options, fixed, slack, /*together=*/true);
+    now().drift = fixed - graph().fixed;
+    // Another plan, with more room or less, would have to be that of all ranks.
+    if (memory.footprint() > room()) renew_memory(false);
+    return;
+  }
+  if (needed) {
     // Plans of ranks may differ. The order of the sums is the same in all of them.
     require_plan(plan_options, fixed, slack, /*together=*/!now().plan);
     return;

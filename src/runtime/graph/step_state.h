@@ -50,6 +50,8 @@ struct StepState {
   const step::Recording& recording() const { return captured().program.step.recording; }
   // Whether operations may run on other devices than the recording's.
   bool on_several_devices() const { return !captured().program.lowered.devices.empty(); }
+  // Whether all ranks of the group have one plan and run it together.
+  bool shares_work() const { return !options.share_work.empty(); }
   Updater& updater() const { return *captured().program.updater; }
   bool arena(const StepPlanOptions& wanted) const {
     return wanted.arena && !on_several_devices() && device::has_arenas(recording().device);
