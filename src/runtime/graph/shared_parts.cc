@@ -1,10 +1,12 @@
 #include "runtime/graph/shared_parts.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "runtime/rewrite/alternative.h"
 #include "runtime/step/tensors.h"
@@ -220,66 +222,103 @@ class Gatherer {
   std::string what_;
 };
 
-Kernel shared_kernel(Kernel whole, std::vector<PartialRun> runs, std::vector<Geometry> looks,
-                     Gatherer gatherer) {
-  return [whole = std::move(whole), runs = std::move(runs), looks = std::move(looks),
-          gatherer = std::move(gatherer)](Stack& stack) {
+// Returns the overload that writes the result of a product into memory that it is given, or nothing
+// for other operators.
+std::optional<c10::OperatorHandle> writing_product(const std::string& name) {
+  const bool is_product =
+      name == "aten::mm" || name == "aten::addmm" || name == "aten::bmm" || name == "aten::baddbmm";
+  if (!is_product) return std::nullopt;
+  return c10::Dispatcher::singleton().findSchema({name, "out"});
+}
+
+// A SharedKernel runs a call in parts, together with the other ranks.
+struct SharedKernel {
+  Kernel whole;
+  std::optional<c10::OperatorHandle> writing;  // the same with the result as its last argument
+  std::vector<PartialRun> runs;
+  std::vector<Geometry> looks;  // of the whole results
+  Gatherer gatherer;
+
+  void operator()(Stack& stack) const {
     Stack results(looks.size(), c10::IValue(at::Tensor()));
     for (const PartialRun& run : runs) {
-      Stack part = stack;
-      for (const Slice& slice : run.arguments) {
-        part[slice.index] =
-            gatherer.part(part[slice.index].toTensor(), slice.dimension, gatherer.rank());
-      }
-      for (const auto& [argument, constant] : run.constants) part[argument] = constant;
-      whole(part);
-      for (const Slice& slice : run.results) {
-        const Geometry& look = looks[slice.index];
-        const at::Tensor own = part[slice.index].toTensor();
-        part[slice.index] = at::Tensor();
-        at::Tensor all =
-            at::empty_strided(look.sizes, look.strides, own.options().requires_grad(false));
-        gatherer.part(all, slice.dimension, gatherer.rank()).copy_(own);
-        results[slice.index] = std::move(all);
-      }
-      part.clear();  // before other parts are waited for
+      run_part(run, stack, results);
       for (const Slice& slice : run.results) {
         gatherer.gather(results[slice.index].toTensor(), slice.dimension);
       }
     }
     stack = std::move(results);
-  };
-}
+  }
+
+ private:
+  at::Tensor own_part(const at::Tensor& whole_tensor, int64_t dimension) const {
+    return gatherer.part(whole_tensor, dimension, gatherer.rank());
+  }
+  at::Tensor memory_for(const Slice& slice, const at::Tensor& like) const {
+    const Geometry& look = looks[slice.index];
+    return at::empty_strided(look.sizes, look.strides, like.options().requires_grad(false));
+  }
+
+  // Makes the results of a run, with this rank's part of them filled in.
+  void run_part(const PartialRun& run, const Stack& stack, Stack& results) const {
+    Stack part = stack;
+    for (const Slice& slice : run.arguments) {
+      part[slice.index] = own_part(part[slice.index].toTensor(), slice.dimension);
+    }
+    for (const auto& [argument, constant] : run.constants) part[argument] = constant;
+    if (writing) {
+      const Slice& slice = run.results[0];
+      at::Tensor all = memory_for(slice, part[slice.index].toTensor());
+      part.emplace_back(own_part(all, slice.dimension));
+      writing->callBoxed(part);
+      results[slice.index] = std::move(all);
+      return;
+    }
+    whole(part);
+    for (const Slice& slice : run.results) {
+      const at::Tensor own = part[slice.index].toTensor();
+      part[slice.index] = at::Tensor();
+      at::Tensor all = memory_for(slice, own);
+      own_part(all, slice.dimension).copy_(own);
+      results[slice.index] = std::move(all);
+    }
+  }
+};
 
 // One exchange at a time is under way, and it has this number among those of its Peers.
 constexpr size_t kNumber = 0;
 
-class RanksOfGroup final : public Ranks {
- public:
-  explicit RanksOfGroup(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) {}
-
-  int64_t rank() const override { return peers_->rank(); }
-  int64_t size() const override { return peers_->size(); }
-  void gather(const at::Tensor& all, const std::string& what) const override {
-    const int64_t each = all.numel() / size();
-    std::vector<std::pair<int64_t, int64_t>> parts;
-    for (int64_t rank = 0; rank < size(); ++rank) parts.emplace_back(rank * each, each);
-    peers_->start_gather(kNumber, all, parts, what);
-    peers_->wait(kNumber);
-  }
-  void sum(const at::Tensor& tensor, const std::string& what) const override {
-    peers_->start_sum(kNumber, tensor, what);
-    peers_->wait(kNumber);
-  }
-
- private:
-  const std::shared_ptr<Peers> peers_;
-};
-
 }  // namespace
 
-std::shared_ptr<const Ranks> ranks_of(const std::shared_ptr<Peers>& peers) {
-  return peers ? std::make_shared<const RanksOfGroup>(peers) : nullptr;
+template <class Exchange>
+void SharingRanks::run(Exchange&& exchange) const {
+  if (!measured_) return exchange();
+  device::TimedRun of_exchange;
+  const device::TimedRun all = device::time_run(c10::kCPU, [&] {
+    std::vector<int64_t> ready{0};
+    peers_->maxima(ready, c10::kCPU, "the measurement of an exchange");
+    of_exchange = device::time_run(c10::kCPU, exchange);
+  });
+  measured_->time += of_exchange.wall;
+  measured_->all.wall += all.wall;
+  measured_->all.processor += all.processor;
+}
+
+void SharingRanks::gather(const at::Tensor& all, const std::string& what) const {
+  const int64_t each = all.numel() / size();
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (int64_t rank = 0; rank < size(); ++rank) parts.emplace_back(rank * each, each);
+  run([&] {
+    peers_->start_gather(kNumber, all, parts, what);
+    peers_->wait(kNumber);
+  });
+}
+
+void SharingRanks::sum(const at::Tensor& tensor, const std::string& what) const {
+  run([&] {
+    peers_->start_sum(kNumber, tensor, what);
+    peers_->wait(kNumber);
+  });
 }
 
 std::vector<SharedWay> shared_ways(const Call& call, const Recording& recording, int64_t ranks) {
@@ -294,8 +333,9 @@ Work shared_work(const Work& whole, const Call& call, const SharedWay& way,
   }
   Work work = whole;
   work.name = "shared " + whole.name;
-  work.kernel = shared_kernel(whole.kernel, way.runs, std::move(looks),
-                              Gatherer(ranks, "the exchange of the parts of " + whole.name));
+  work.kernel =
+      SharedKernel{whole.kernel, writing_product(call.op.operator_name().name), way.runs,
+                   std::move(looks), Gatherer(ranks, "the exchange of the parts of " + whole.name)};
   return work;
 }
 

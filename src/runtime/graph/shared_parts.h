@@ -7,10 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "reprise/model/units.h"
+#include "runtime/device/stopwatch.h"
 #include "runtime/distributed/peers.h"
 #include "runtime/rewrite/rows/ranks.h"
 #include "runtime/step/recording.h"
@@ -50,7 +53,31 @@ std::vector<SharedWay> shared_ways(const step::Call& call, const step::Recording
 step::Work shared_work(const step::Work& whole, const step::Call& call, const SharedWay& way,
                        const std::shared_ptr<const rewrite::Ranks>& ranks);
 
-// Returns the ranks of a process group; null without one.
-std::shared_ptr<const rewrite::Ranks> ranks_of(const std::shared_ptr<distributed::Peers>& peers);
+// The ranks of a process group. While it measures, the exchanges of a work begin only when all ranks
+// are ready, and their times are kept apart from that of the work.
+class SharingRanks final : public rewrite::Ranks {
+ public:
+  explicit SharingRanks(std::shared_ptr<distributed::Peers> peers) : peers_(std::move(peers)) {}
+
+  int64_t rank() const override { return peers_->rank(); }
+  int64_t size() const override { return peers_->size(); }
+  void gather(const at::Tensor& all, const std::string& what) const override;
+  void sum(const at::Tensor& tensor, const std::string& what) const override;
+
+  struct Exchanged {
+    Nanos time;            // of the exchanges alone
+    device::TimedRun all;  // with the waits for the ranks to be ready
+  };
+  // Measures the exchanges from here on, up to taken().
+  void begin_measuring() const { measured_.emplace(); }
+  Exchanged taken() const { return *std::exchange(measured_, std::nullopt); }
+
+ private:
+  template <class Exchange>
+  void run(Exchange&& exchange) const;
+
+  const std::shared_ptr<distributed::Peers> peers_;
+  mutable std::optional<Exchanged> measured_;
+};
 
 }  // namespace reprise::runtime::internal::graph

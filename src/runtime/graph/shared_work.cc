@@ -12,7 +12,6 @@
 #include "reprise/model/errors.h"
 #include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
-#include "runtime/device/median.h"
 #include "runtime/device/stopwatch.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/other_devices.h"
@@ -26,8 +25,10 @@
 
 namespace reprise::runtime::internal::graph {
 
-using device::median;
+using device::ProcessorWatch;
 using device::time_run;
+using device::TimedRun;
+using device::typical_time;
 using distributed::Peers;
 using rewrite::CallRealization;
 using rewrite::CallVariant;
@@ -92,7 +93,7 @@ class SharedTrial {
         step_(program.step),
         options_(options),
         recording_(step_.recording),
-        ranks_(ranks_of(peers)),
+        ranks_(program.ranks),
         calls_(recording_.calls.size()),
         pieces_(pieces_by_call(step_)),
         replay_(recording_, step_.works, program.lowered) {}
@@ -241,25 +242,39 @@ class SharedTrial {
   }
 
   // Runs the work, together with the other ranks, and leaves the results of the last run on the
-  // stack.
+  // stack. The time is that of the work and that of its exchanges, each as typical as the time of a
+  // work that is not shared. The exchanges begin when all ranks are ready.
   WorkCost cost_of(const Work& work, const std::string& kind) {
-    WorkCost cost = {};
+    WorkCost cost;
     const auto known = costs_.find(kind);
-    // What writes over an operand runs once.
-    const bool once = known != costs_.end() || !work.overwrites.empty();
-    const int repeats = once ? 1 : std::max(1, options_.measure.min_repeats);
-    std::vector<Nanos> times;
+    // What writes over an operand runs once. Else the first run shows the memory alone, because
+    // measuring an exchange takes some, too.
+    const bool in_place = !work.overwrites.empty();
+    const bool once = known != costs_.end() || in_place;
+    const int repeats = once ? 1 : 2 * std::max(1, options_.measure.min_repeats);
+    std::vector<TimedRun> alone, exchanges;
     for (int repeat = 0; repeat < repeats; ++repeat) {
+      const bool measuring = repeat > 0 || in_place;
       replay_.drop_results();
-      // A rank that comes early would count the time that it waits.
-      std::vector<int64_t> ready{0};
-      peers_->maxima(ready, recording_.device, "the measurement of its operations");
       reset_peak(recording_.device);
-      times.push_back(time_run(recording_.device, [&] { replay_.invoke(work); }).wall);
-      const MemoryCount count = memory_count(recording_.device);
-      cost.workspace = Bytes(count.peak - count.live);
+      if (measuring) ranks_->begin_measuring();
+      const TimedRun whole = time_run(recording_.device, [&] { replay_.invoke(work); });
+      if (repeat == 0) {
+        const MemoryCount count = memory_count(recording_.device);
+        cost.workspace = Bytes(count.peak - count.live);
+      }
+      if (!measuring) continue;
+      const SharingRanks::Exchanged part = ranks_->taken();
+      alone.push_back({whole.wall - part.all.wall, whole.processor - part.all.processor});
+      exchanges.push_back({part.time, part.time});
     }
-    cost.time = known != costs_.end() ? known->second : costs_[kind] = median(std::move(times));
+    if (known != costs_.end()) {
+      cost.time = known->second;
+      return cost;
+    }
+    const bool busy = watch_.busy();
+    cost.time = typical_time(alone, busy) + typical_time(exchanges, busy);
+    costs_[kind] = cost.time;
     return cost;
   }
 
@@ -326,12 +341,13 @@ class SharedTrial {
   RewrittenStep& step_;
   const CaptureOptions& options_;
   const Recording& recording_;
-  const std::shared_ptr<const rewrite::Ranks> ranks_;
+  const std::shared_ptr<const SharingRanks> ranks_;
   const size_t calls_;
   const std::vector<std::set<int32_t>> pieces_;  // works by the call that they belong to
   Replay replay_;
   std::map<std::string, Nanos> costs_;  // times, by kind of work and way
   std::vector<Found> found_;
+  const ProcessorWatch watch_{recording_.device};
 };
 
 }  // namespace

@@ -207,9 +207,11 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   // Rewrite the step: find what may run in place of its calls, and average gradients behind them.
   Buckets buckets = find_buckets(recording, updates, options, peers ? peers->size() : 1);
   if (buckets.sharded) updater->shard(updates_of(buckets, peers->rank()));
-  RewrittenStep rewritten = find_alternatives(
-      std::move(recording), std::move(works), std::move(updates), buckets, options.alternatives,
-      options.share_work.empty() ? nullptr : ranks_of(peers));
+  const auto ranks =
+      options.share_work.empty() ? nullptr : std::make_shared<const SharingRanks>(peers);
+  RewrittenStep rewritten =
+      find_alternatives(std::move(recording), std::move(works), std::move(updates), buckets,
+                        options.alternatives, ranks);
   auto averager = options.group.empty() ? nullptr : std::make_shared<Averager>(peers);
   add_buckets(rewritten, std::move(buckets), averager, updater);
 
@@ -239,6 +241,7 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
                      .updater = std::move(updater),
                      .cache = std::move(measured.cache),
                      .averager = std::move(averager),
+                     .ranks = ranks,
                      .devices = std::move(devices)};
 }
 

@@ -199,7 +199,8 @@ class SharedGroup {
                     .width = row_call.width(),
                     .hidden = !outside_.contains(row_call.result.index),
                     .what = "the exchange of rows of " + recorded.name()};
-    Work work{.name = "shared rows of " + recorded.name(),
+    const bool stays = has_rows && call.hidden;
+    Work work{.name = (stays ? "own rows of " : "shared rows of ") + recorded.name(),
               .kernel = {},
               .arguments = {},
               .grad_mode = recorded.grad_mode,
@@ -224,7 +225,7 @@ class SharedGroup {
       }
     }
     int32_t result = row_call.result.index;
-    if (has_rows && call.hidden) {
+    if (stays) {
       made_.insert(result);
       result = shard(row_call.result, call.width);
     }
