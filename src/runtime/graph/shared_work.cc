@@ -164,12 +164,15 @@ class SharedTrial {
     std::vector<std::pair<size_t, Tensors>> tried;  // positions in found_, with the results
     if (w < calls_) {
       const Call& call = recording_.calls[w];
+      const auto add = [&](Tensors results) {
+        tried.emplace_back(found_.size() - 1, std::move(results));
+      };
       if (may_be_shared(call)) {
         for (const SharedWay& way : shared_ways(call, recording_, peers_->size())) {
-          tried.emplace_back(found_.size(), try_way(w, way));
+          add(try_way(w, way));
         }
       }
-      for (const int32_t piece : pieces_[w]) tried.emplace_back(found_.size(), try_piece(w, piece));
+      for (const int32_t piece : pieces_[w]) add(try_piece(w, piece));
     }
     replay_.run(action);
     for (const auto& [position, results] : tried) {

@@ -205,15 +205,16 @@ class SharedGroup {
               .arguments = {},
               .grad_mode = recorded.grad_mode,
               .apart = true};
-    const StepValue& made = value(row_call.result.index);
+    // A new value may move the others, so a reference to one would not last.
+    const int32_t previous = value(row_call.result.index).previous;
     if (row_call.kind == RowKind::kElements) {
       call.op = row_call.elements->op;
       call.result_first = row_call.elements->result_first;
       for (size_t a = 0; a < row_call.elements->arguments.size(); ++a) {
         const Argument& argument = row_call.elements->arguments[a];
-        const bool is_over = made.previous >= 0 && argument.kind == ArgumentKind::kTensor &&
+        const bool is_over = previous >= 0 && argument.kind == ArgumentKind::kTensor &&
                              argument.tensors[0].memory == Memory::kValue &&
-                             argument.tensors[0].index == made.previous;
+                             argument.tensors[0].index == previous;
         if (is_over) call.over = a;
         add_operand(argument, row_call.elements->is_whole(a), work, call);
       }
@@ -231,7 +232,7 @@ class SharedGroup {
     }
     if (call.over) {
       work.overwrites = {{result, shard({.memory = Memory::kValue,
-                                         .index = made.previous,
+                                         .index = previous,
                                          .geometry = row_call.result.geometry},
                                         call.width)}};
     } else {
