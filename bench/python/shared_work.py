@@ -136,7 +136,7 @@ def captured(network: str, share: float | None, shared: bool, rounding: bool = F
         return text, step.planned.plan.time_ns
 
     def plan(budget: int | None) -> None:
-        step.plan(budget=budget, time_limit=10)
+        step.plan(budget=budget, time_limit=2)
 
     return Way(net, sample, step, plan, share, report)
 
