@@ -68,6 +68,7 @@ class CapturedStep:
         bucket_cap: int,
         shard_optimizer: bool,
         other_devices: list[str],
+        share_work: str = "",
     ) -> None: ...
     @staticmethod
     def in_parts(

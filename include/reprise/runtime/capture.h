@@ -123,6 +123,19 @@ struct CaptureOptions {
   // (ParameterOptimizer::keep_state_of()). Source: Rajbhandari et al., ZeRO: Memory Optimizations
   // Toward Training Trillion Parameter Models, SC 2020.
   bool shard_optimizer = false;
+  // The name of a process group whose ranks share out the work of the step; `group` is empty then. All
+  // ranks hold the same parameters and get the same inputs, the same random state included. The
+  // capture lets each rank compute a part of each linear layer, convolution and attention (of their
+  // forwards and backwards), lets the ranks gather the parts, and measures both together. The planner
+  // may run an operation so (the alternative "shared") if the result has the same bits on all ranks
+  // for the sample; with AlternativeOptions::allow of kRounding, results that are close are enough.
+  //
+  // At the capture, parameters and buffers get the bits that they have on rank 0. All ranks call
+  // plan() and use() together, have one plan, and run the step the same number of times. Each run
+  // begins with a comparison of inputs and random states; ranks that differ all throw InputError.
+  // Failures are those of `group`. It is for the CPU, and for a step that reads no numbers on the
+  // host, without other_devices and without a budget for its capture; on_miss is kRefuse.
+  std::string share_work = {};
   // Other devices that may run operations of the step, beside that of its inputs: the CPU, and devices of
   // one other type with their numbers. The capture runs each operation there, too, on copies of its
   // operands, and measures it. One whose results have the same bits may run there; with

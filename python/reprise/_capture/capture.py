@@ -32,6 +32,7 @@ def capture(
     bucket_cap_mb: float | None = None,
     shard_optimizer: bool = False,
     other_devices: Sequence[torch.device | str] = (),
+    share_work: Any = None,
     **keywords: Any,
 ) -> CapturedStep:
     """Records a whole training step of any model: forward, loss and backward.
@@ -104,6 +105,15 @@ def capture(
             the plan may run it there, and copies what it needs. A name of a kind with the
             exactness "rounding" in `alternatives` allows results that are close. Such a step has
             no arena, no process group and no optimizer inside.
+        share_work: A group of `torch.distributed` whose ranks share out the work of the step. All
+            ranks have the same parameters, inputs and random state. A linear layer, a convolution
+            or an attention may be computed in parts by all ranks, which gather the parts. This is
+            the alternative "shared", and it is offered where the result has the same bits for the
+            sample, or is close if a kind with the exactness "rounding" is named in `alternatives`.
+            Its measured time contains the communication, and the planner chooses it operation by
+            operation. All ranks have one plan. At the capture, parameters and buffers get the bits
+            of rank 0, and each call begins with a comparison of inputs and random states. It is
+            for the CPU, without `process_group`, `other_devices` and `budget`.
         **keywords: The keyword arguments that the function is recorded with.
 
     Returns:
@@ -145,6 +155,7 @@ def capture(
             bucket_cap_mb=bucket_cap_mb,
             shard_optimizer=shard_optimizer,
             other_devices=tuple(other_devices),
+            share_work=share_work,
         ),
         sample,
         keywords,

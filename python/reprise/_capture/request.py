@@ -44,6 +44,7 @@ class Request:
     bucket_cap_mb: float | None
     shard_optimizer: bool
     other_devices: Sequence[torch.device | str] = ()
+    share_work: Any = None
 
     def __post_init__(self) -> None:
         check_lockstep(self.lockstep)
@@ -73,6 +74,7 @@ class Request:
     def options(self, device: torch.device) -> dict[str, Any]:
         """Returns the options of the runtime for a step on a device."""
         group = name_of_group(self.process_group)
+        shared = name_of_group(self.share_work, "share_work=")
         return {
             "recapture": self.recapture,
             "outcomes": self.outcomes,
@@ -87,4 +89,5 @@ class Request:
             "bucket_cap": cap_in_bytes(self.bucket_cap_mb, group),
             "shard_optimizer": self.shard_optimizer,
             "other_devices": [str(torch.device(each)) for each in self.other_devices],
+            **({"share_work": shared} if shared else {}),
         }

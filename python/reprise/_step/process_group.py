@@ -12,8 +12,10 @@ from .._torch import _runtime
 from ..errors import InputError
 
 
-def name_of_group(process_group: Any) -> str:
+def name_of_group(process_group: Any, argument: str = "process_group=") -> str:
     """Returns the name by which the extension finds a group, or "" without one.
+
+    `argument` is what the caller's argument is called in messages.
 
     Raises:
         InputError: There is no such group, or this process does not belong to it.
@@ -22,11 +24,11 @@ def name_of_group(process_group: Any) -> str:
         return ""
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
-        raise InputError("process_group= needs torch.distributed.init_process_group()")
+        raise InputError(f"{argument} needs torch.distributed.init_process_group()")
     name = getattr(process_group, "group_name", None)
     if not isinstance(name, str) or process_group is distributed.GroupMember.NON_GROUP_MEMBER:
         raise InputError(
-            "process_group= is a group of torch.distributed that this process belongs to, such as "
+            f"{argument} is a group of torch.distributed that this process belongs to, such as "
             f"torch.distributed.group.WORLD, not {type(process_group).__name__}"
         )
     return name

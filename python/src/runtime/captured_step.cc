@@ -94,10 +94,11 @@ class CapturedStep {
                const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
                const Text& name, const ObserverArgument& observer, const Text& cache,
                const Text& group, int64_t bucket_cap, bool shard_optimizer,
-               const std::vector<Text>& other_devices) {
+               const std::vector<Text>& other_devices, const Text& share_work) {
     rt::CaptureOptions options =
         capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
                         name, observer, cache, group, bucket_cap, shard_optimizer, other_devices);
+    options.share_work = share_work;
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -285,12 +286,12 @@ void bind_captured_step(py::module_& m) {
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
                     const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
-                    const Text&, int64_t, bool, const std::vector<Text>&>(),
+                    const Text&, int64_t, bool, const std::vector<Text>&, const Text&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
            py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
            py::arg("cache"), py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
-           py::arg("other_devices"))
+           py::arg("other_devices"), py::arg("share_work") = "")
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),

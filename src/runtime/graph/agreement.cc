@@ -1,9 +1,11 @@
 #include "runtime/graph/agreement.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <set>
 #include <utility>
@@ -119,7 +121,62 @@ std::vector<int64_t> numbers_of_all(Peers& peers, int64_t mine, const std::strin
   return numbers;
 }
 
+// Returns a number that other bytes change.
+uint64_t mixed(uint64_t hash, const void* bytes, size_t count) {
+  constexpr uint64_t kPrime = 0x9E3779B97F4A7C15;
+  const auto* at = static_cast<const unsigned char*>(bytes);
+  for (size_t k = 0; k < count; k += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, at + k, std::min(sizeof word, count - k));
+    hash = (hash ^ word) * kPrime;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// Returns a number that inputs and the random state of the CPU decide, of 62 bits.
+int64_t hash_of_run(const Tensors& inputs) {
+  uint64_t hash = inputs.size();
+  const auto mix = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const at::Tensor plain = tensor.detach().contiguous();
+    hash = mixed(hash, plain.const_data_ptr(), plain.nbytes());
+  };
+  for (const at::Tensor& input : inputs) mix(input);
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
+  mix(generator.get_state());
+  return static_cast<int64_t>(hash >> 2);
+}
+
 }  // namespace
+
+bool agree_on_run(Peers& peers, const Tensors& inputs, bool needs) {
+  const int64_t hash = hash_of_run(inputs);
+  std::vector<int64_t> numbers{needs ? 1 : 0, hash, -hash};
+  peers.maxima(numbers, c10::kCPU, "the begin of its step");
+  if (numbers[1] == -numbers[2]) return numbers[0] != 0;
+  throw InputError(
+      "the ranks that share out the work of a step have different inputs or different random "
+      "states: "
+      "give all ranks the same batch, and the same seed before the first step");
+}
+
+void agree_on_actions(Peers& peers, const Plan& plan) {
+  std::string actions;
+  for (const Action& action : plan.actions) {
+    actions += fmt::format("{} {} {}\n", static_cast<int>(action.kind), action.id, action.variant);
+  }
+  const uint64_t hash = mixed(actions.size(), actions.data(), actions.size());
+  const std::vector<std::string> all =
+      peers.exchange(std::to_string(hash), "the plan that it was given");
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw InputError(fmt::format(
+        "ranks that share out the work of a step run one plan, and rank {} was given another plan "
+        "than rank 0: give all ranks the plan of one of them",
+        rank));
+  }
+}
 
 void agree_on_step(Peers& peers, const StepProgram& program, const CaptureOptions& options) {
   require_same_step(peers, description(program, common_tensors(program, options)));

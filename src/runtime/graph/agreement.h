@@ -22,6 +22,12 @@ void agree_on_step(distributed::Peers& peers, const StepProgram& program,
 void agree_on_numbers(distributed::Peers& peers, StepProgram& program,
                       const CaptureOptions& options);
 
+// Throws InputError on all ranks unless they have the same inputs and the same random state. Returns
+// whether one of the ranks `needs` a new plan.
+bool agree_on_run(distributed::Peers& peers, const Tensors& inputs, bool needs);
+// Throws InputError on all ranks unless they were given the same plan.
+void agree_on_actions(distributed::Peers& peers, const Plan& plan);
+
 using PlanSearch = std::function<StepPlan(const Graph& graph, const StepPlanOptions& options)>;
 
 // Lets rank 0 search a plan for the smallest budget of all ranks and the largest `graph.fixed`, which

@@ -13,6 +13,7 @@
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/link.h"
+#include "runtime/graph/shared_work.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/transfer/choose.h"
@@ -121,9 +122,13 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
   }
   state_->plan_options.budget = state_->options.budget;
   require_shards(state_->options);
+  internal::graph::require_shared_work(state_->options);
   if (!state_->options.group.empty()) {
     require_group(state_->options);
     state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.group);
+  } else if (state_->shares_work()) {
+    require_group(state_->options);
+    state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.share_work);
   }
   telling(*state_, [&] { state_->capture(sample); });
 }
@@ -163,6 +168,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   for (const Violation& violation : violations) message += "\n  " + violation.message;
   if (state_->peers) {
     internal::distributed::agree_on_plan(*state_->peers, message);
+    if (state_->shares_work()) internal::graph::agree_on_actions(*state_->peers, plan);
   } else if (!message.empty()) {
     throw InputError(message);
   }
@@ -205,7 +211,9 @@ std::optional<Tensors> CapturedStep::run_captured(const Tensors& inputs) {
 }
 
 void CapturedStep::synchronize(bool averages) {
-  if (!state_->peers) throw InputError("the step was captured without a process group");
+  if (state_->options.group.empty()) {
+    throw InputError("the step was captured without a process group that averages gradients");
+  }
   if (state_->options.optimizer && !averages) {
     throw InputError(
         "a step with an optimizer uses its gradients up, so it cannot add them over several runs: "

@@ -119,16 +119,20 @@ class Seam {
 // more parts faster again. So the search goes on until so many numbers in a row are slower.
 constexpr int kMostSlower = 2;
 
+bool has_ranks(const MicroBatchOptions& options) {
+  return !options.capture.group.empty() || !options.capture.share_work.empty();
+}
+
 // Says whether the answers of plan_of() are in force in their steps. Ranks of a process group plan
 // together, and a step opens the memory that its values move to.
 bool plans_in_steps(const MicroBatchOptions& options) {
-  return !options.capture.group.empty() || !options.plan.offload.to.empty() ||
+  return has_ranks(options) || !options.plan.offload.to.empty() ||
          !options.capture.other_devices.empty();
 }
 
 PlanResult plan_of(CapturedStep& step, const StepPlanOptions& planning,
                    const MicroBatchOptions& options) {
-  if (!options.capture.group.empty()) return step.plan(planning);
+  if (has_ranks(options)) return step.plan(planning);
   if (plans_in_steps(options)) return step.try_plan(planning);
   return plan(step.graph(), as_plan_options(planning));
 }
@@ -200,8 +204,7 @@ MicroBatches micro_batches(const PartFunction& part, const Tensors& sample,
   std::vector<PartsTried> tried;
   std::vector<int64_t> numbers = options.parts;
   std::sort(numbers.begin(), numbers.end());
-  const bool group = !options.capture.group.empty();
-  if (group && numbers.size() != 1) {
+  if (has_ranks(options) && numbers.size() != 1) {
     throw InputError(
         "the ranks of a process group cannot choose the number of parts, because each would find "
         "its own: give one number (parts)");

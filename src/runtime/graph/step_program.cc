@@ -12,6 +12,8 @@
 #include "runtime/graph/meter.h"
 #include "runtime/graph/other_devices.h"
 #include "runtime/graph/shards.h"
+#include "runtime/graph/shared_parts.h"
+#include "runtime/graph/shared_work.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
@@ -205,9 +207,12 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   // Rewrite the step: find what may run in place of its calls, and average gradients behind them.
   Buckets buckets = find_buckets(recording, updates, options, peers ? peers->size() : 1);
   if (buckets.sharded) updater->shard(updates_of(buckets, peers->rank()));
-  RewrittenStep rewritten = find_alternatives(std::move(recording), std::move(works),
-                                              std::move(updates), buckets, options.alternatives);
-  auto averager = peers ? std::make_shared<Averager>(peers) : nullptr;
+  const auto ranks =
+      options.share_work.empty() ? nullptr : std::make_shared<const SharingRanks>(peers);
+  RewrittenStep rewritten =
+      find_alternatives(std::move(recording), std::move(works), std::move(updates), buckets,
+                        options.alternatives, ranks);
+  auto averager = options.group.empty() ? nullptr : std::make_shared<Averager>(peers);
   add_buckets(rewritten, std::move(buckets), averager, updater);
 
   // Lower the step to a graph that a planner understands, with what each work costs.
@@ -236,6 +241,7 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
                      .updater = std::move(updater),
                      .cache = std::move(measured.cache),
                      .averager = std::move(averager),
+                     .ranks = ranks,
                      .devices = std::move(devices)};
 }
 
@@ -246,10 +252,10 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const std::shared_ptr<distributed::Peers>& peers) {
   require_other_devices(options, device_of(sample));
   const int first = runs_before_cache(options, peers.get());
-  if (auto program = program_after(first, step, sample, options, peers)) {
-    return *std::move(program);
-  }
-  return *program_after(options.runs, step, sample, options, peers);
+  std::optional<StepProgram> program = program_after(first, step, sample, options, peers);
+  if (!program) program = program_after(options.runs, step, sample, options, peers);
+  if (!options.share_work.empty()) add_shared_work(peers, *program, sample, options);
+  return *std::move(program);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -17,6 +17,8 @@
 
 namespace reprise::runtime::internal::graph {
 
+class SharingRanks;  // shared_parts.h
+
 // A StepProgram is a captured step, rewritten, measured and lowered. Its parts refer to each other
 // by position, so a program may be moved. Kernels are self-contained but for those of updates and
 // buckets, which share ownership of the updater and the averager.
@@ -34,6 +36,7 @@ struct StepProgram {
   std::shared_ptr<Updater> updater;  // runs `step.updates`
   CacheUse cache = {};
   std::shared_ptr<Averager> averager = {};  // runs `step.buckets`; null without a process group
+  std::shared_ptr<const SharingRanks> ranks = {};  // that share out its work; null if none do
   Machine devices = {};  // as measured; the device alone without CaptureOptions::other_devices
   Machine link = {};     // as measured (link.h); the device alone without a process group
 };

@@ -108,7 +108,8 @@ void StepState::capture(const Tensors& sample) {
   if (peers) {
     StepProgram& program = captured().program;
     agree_on_numbers(*peers, program, options);
-    program.link = measure_link(*peers, program.step.buckets, recording().device);
+    const step::Buckets& buckets = program.step.buckets;
+    if (!buckets.all.empty()) program.link = measure_link(*peers, buckets, recording().device);
   }
   device_name = device_of(sample).str();
   inputs_text.clear();
@@ -165,9 +166,8 @@ void StepState::renew_memory(bool wanted) {
   if (!recording().device.is_cpu()) memory.evacuate();
   Bytes scratch;
   // The optimizer's state that a first run makes lies outside of the arena, as do the temporary
-  // values of its making, so that run leaves them room. A step that moves values leaves holes in a
-  // block wherever they lay, and what does not fit into the holes would lie beside the block, above
-  // the budget. The device's allocator serves the first run of such a plan.
+  // values of its making, so that run leaves them room. Values that move leave holes in a block, and
+  // what fits into no hole would lie beside the block, above the budget.
   const bool moves = !plan_options.offload.to.empty();
   if (wanted && now().plan && !moves && !updater().makes_state()) {
     // Requests in the order of a run leave holes, in a block that a plan would fill.
@@ -195,7 +195,9 @@ StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
   Graph beside = graph();
   beside.fixed = fixed;
   const auto here = [&](const Graph& problem, const StepPlanOptions& agreed) {
-    return search_on_link(captured().program, problem, agreed, slack, arena_device(agreed));
+    return has_link()
+               ? search_on_link(captured().program, problem, agreed, slack, arena_device(agreed))
+               : search_step(problem, agreed, slack, arena_device(agreed));
   };
   StepPlan found = plan_together(*peers, beside, wanted, here);
   fixed = beside.fixed;
@@ -208,8 +210,8 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
   now().plan = std::move(next);
   graph().fixed = fixed;
   now().shown.reset();
-  if (peers) {
-    const StepProgram& program = captured().program;
+  const StepProgram& program = captured().program;
+  if (has_link()) {
     now().shown = shown_on_link(program.lowered, graph(), program.step.buckets, now().plan->result,
                                 program.link);
   }
@@ -359,9 +361,7 @@ void StepState::require(const PlanResult& result, Bytes live) const {
                     result.smallest_budget.value_or(Bytes(0)).count());
 }
 
-void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack) {
-  // Plans of ranks may differ. The order of the sums is the same in all of them.
-  const bool together = !now().plan;
+void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together) {
   PlanResult result = answer(plan_options, far, fixed, slack, together, KeptThings(kept));
   if (!result.plan && !kept.empty()) {  // Nothing is kept any more.
     kept.clear();
@@ -420,9 +420,19 @@ void StepState::replan_if_needed(const Tensors& inputs) {
     fixed = level_without(inputs);
   }
   const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
-  if (!now().plan ||
-      now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget) {
-    require_plan(inputs, fixed, slack);
+  bool needed = !now().plan ||
+                now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget;
+  if (shares_work()) {
+    needed = agree_on_run(*peers, inputs, needed);
+    if (needed) require_plan(inputs, fixed, slack, /*together=*/true);
+    now().drift = fixed - graph().fixed;
+    // Another plan, with more room or less, would have to be that of all ranks.
+    if (memory.footprint() > room()) renew_memory(false);
+    return;
+  }
+  if (needed) {
+    // Plans of ranks may differ. The order of the sums is the same in all of them.
+    require_plan(inputs, fixed, slack, /*together=*/!now().plan);
     return;
   }
   now().drift = fixed - graph().fixed;

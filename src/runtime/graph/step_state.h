@@ -55,8 +55,12 @@ struct StepState {
   // The plan in force as users see it, and its machine.
   const PlanResult& shown() const { return now().shown ? *now().shown : now().plan->result; }
   const Machine& shown_machine() const {
-    return captured().program.link.channels.empty() ? far.machine : captured().program.link;
+    return has_link() ? captured().program.link : far.machine;
   }
+  // Whether the ranks sum gradients over a link that was measured.
+  bool has_link() const { return !captured().program.link.channels.empty(); }
+  // Whether all ranks of the group have one plan and run it together.
+  bool shares_work() const { return !options.share_work.empty(); }
   Updater& updater() const { return *captured().program.updater; }
   bool arena(const StepPlanOptions& wanted) const {
     return wanted.arena && !on_several_devices() && device::has_arenas(recording().device);
@@ -124,7 +128,7 @@ struct StepState {
   // a list, the search chooses.
   PlanResult answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there, Bytes fixed,
                     Bytes slack, bool together, const std::optional<KeptThings>& keep);
-  void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack);
+  void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
   void require(const PlanResult& result, Bytes live) const;
   void replan_if_needed(const Tensors& inputs);

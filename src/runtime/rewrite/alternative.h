@@ -17,6 +17,8 @@
 
 namespace reprise::runtime::internal::rewrite {
 
+class Ranks;  // rewrite/rows/ranks.h
+
 // A VariantName is how a variant of an op is called, with the alternative that it comes from. The
 // text is unique in its op: "in-place/grad_output". Programs look at the alternative.
 struct VariantName {
@@ -82,12 +84,14 @@ struct RewrittenStep {
 class Rewriter {
  public:
   // `buckets` need not have works yet. What is less exact than `allow` is not added.
+  // `ranks` are those that share out the work of the step; null if none do.
   Rewriter(step::Recording recording, step::Works works, step::Updates updates,
-           const step::Buckets& buckets, Exactness allow);
+           const step::Buckets& buckets, Exactness allow, std::shared_ptr<const Ranks> ranks);
   Rewriter(const Rewriter&) = delete;
   Rewriter& operator=(const Rewriter&) = delete;
 
   const step::Recording& recording() const { return recording_; }
+  const std::shared_ptr<const Ranks>& ranks() const { return ranks_; }
   // Returns the calls that read the memory of a value, in order.
   const std::vector<int32_t>& readers(int32_t value) const {
     return readers_[static_cast<size_t>(value)];
@@ -142,6 +146,7 @@ class Rewriter {
   step::Works works_;
   step::Updates updates_;
   const Exactness allow_;
+  const std::shared_ptr<const Ranks> ranks_;
   int64_t largest_ = 0;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
@@ -154,7 +159,8 @@ class Rewriter {
 // Finds all alternatives that the options ask for, row by row. Returns the step with them, and with
 // their values and works.
 RewrittenStep find_alternatives(step::Recording recording, step::Works works, step::Updates updates,
-                                const step::Buckets& buckets, const AlternativeOptions& options);
+                                const step::Buckets& buckets, const AlternativeOptions& options,
+                                std::shared_ptr<const Ranks> ranks = nullptr);
 
 // Returns whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);
@@ -172,6 +178,7 @@ step::Kernel kernel_of(const c10::OperatorHandle& op);
 // These functions are the rows of the registry.
 void in_place(Rewriter& rewriter);
 void perceptron_by_rows(Rewriter& rewriter);
+void shared_rows(Rewriter& rewriter);
 void tiles(Rewriter& rewriter);
 void forward_ad(Rewriter& rewriter);
 void compressed_8(Rewriter& rewriter);

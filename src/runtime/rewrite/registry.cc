@@ -37,6 +37,10 @@ constexpr std::array kRows = {
         "runs linear layers with element-wise ops between them, wider inside than outside, some "
         "rows at a time, forward and backward; used only if it is named",
         perceptron_by_rows, Exactness::kBitwise, /*in_chain=*/false, /*on_request=*/true},
+    Row{"shared-rows",
+        "lets ranks that share out the work of the step run such layers on their own rows alone, "
+        "forward and backward, and gather what leaves them",
+        shared_rows, Exactness::kRounding},
     Row{"batch-norm-by-samples",
         "runs a convolution, batch norm, activation, max pooling and their backwards some samples "
         "at a time, with the statistics of the whole batch; the convolution runs four times",
@@ -136,10 +140,11 @@ void validate_names(const AlternativeOptions& options) {
 }  // namespace
 
 RewrittenStep find_alternatives(Recording recording, Works works, Updates updates,
-                                const Buckets& buckets, const AlternativeOptions& options) {
+                                const Buckets& buckets, const AlternativeOptions& options,
+                                std::shared_ptr<const Ranks> ranks) {
   validate(options);
   Rewriter rewriter(std::move(recording), std::move(works), std::move(updates), buckets,
-                    options.allow);
+                    options.allow, std::move(ranks));
   for (const Row& row : kRows) {
     const bool wanted = options.only.empty() ? !row.on_request : has(options.only, row.name);
     const bool allowed = row.exactness <= options.allow && !has(options.without, row.name);

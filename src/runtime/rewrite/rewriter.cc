@@ -25,11 +25,12 @@ using step::Work;
 using step::Works;
 
 Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buckets& buckets,
-                   Exactness allow)
+                   Exactness allow, std::shared_ptr<const Ranks> ranks)
     : recording_(std::move(recording)),
       works_(std::move(works)),
       updates_(std::move(updates)),
       allow_(allow),
+      ranks_(std::move(ranks)),
       readers_(recording_.values.size()),
       is_result_(recording_.values.size(), false),
       is_used_up_(recording_.values.size(), false),

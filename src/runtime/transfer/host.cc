@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -116,29 +117,47 @@ TicketPtr Host::in(ParcelPtr from, std::vector<Block> to, std::vector<TicketPtr>
   return copy(to, from, /*out=*/false, after);
 }
 
-Machine measure(Host& host) {
-  const at::Tensor memory =
-      at::empty({kMeasured}, at::TensorOptions(host.device()).dtype(at::kByte));
-  const std::vector<Block> blocks = {{memory.mutable_data_ptr(), kMeasured}};
-  const ParcelPtr parcel = host.place(kMeasured);
-  int64_t bytes_per_second[2] = {0, 0};
-  for (int copy = 0; copy < 1 + kCopies; ++copy) {  // The first one is slower.
-    for (const bool out : {true, false}) {
-      synchronize(host.device());
-      const Nanos before = wall_clock();
-      out ? host.out(blocks, parcel, {}) : host.in(parcel, blocks, {});
-      synchronize(host.device());
-      const int64_t time = std::max<int64_t>(1, (wall_clock() - before).count());
-      auto& best = bytes_per_second[out ? 0 : 1];
-      best = std::max(best, static_cast<int64_t>(1e9 * static_cast<double>(kMeasured) /
-                                                 static_cast<double>(time)));
-    }
-  }
+Machine machine_of(int64_t bytes, const CopyTimes& times) {
+  const auto rate = [bytes](Nanos time) {
+    return std::max<int64_t>(
+        1, static_cast<int64_t>(1e9 * static_cast<double>(bytes) /
+                                static_cast<double>(std::max<int64_t>(1, time.count()))));
+  };
+  // The time of both is between that of the slower one, where each direction has a link of its own,
+  // and their sum, where they take turns.
+  const Nanos slower = std::max(times.out, times.in);
+  const bool shares = times.both - slower > times.out + times.in - times.both;
+  const Nanos out = shares ? times.out : std::max(times.out, times.both),
+              in = shares ? times.in : std::max(times.in, times.both);
   Machine machine;
   machine.memories.push_back({"host"});
-  machine.channels = {{0, 1, bytes_per_second[0], kLatency, -1},
-                      {1, 0, bytes_per_second[1], kLatency, -1}};
+  machine.channels = {{0, 1, rate(out), kLatency, -1}, {1, 0, rate(in), kLatency, shares ? 0 : -1}};
   return machine;
+}
+
+Machine measure(Host& host) {
+  const at::Tensor memory =
+      at::empty({2 * kMeasured}, at::TensorOptions(host.device()).dtype(at::kByte));
+  char* const data = static_cast<char*>(memory.mutable_data_ptr());
+  const std::vector<Block> from = {{data, kMeasured}}, to = {{data + kMeasured, kMeasured}};
+  const ParcelPtr there = host.place(kMeasured), back = host.place(kMeasured);
+  host.share_queue(false);
+  const auto time_of = [&](bool out, bool in) {
+    synchronize(host.device());
+    const Nanos before = wall_clock();
+    if (out) host.out(from, there, {});
+    if (in) host.in(back, to, {});
+    synchronize(host.device());
+    return wall_clock() - before;
+  };
+  constexpr Nanos kNever(std::numeric_limits<int64_t>::max());
+  CopyTimes times{kNever, kNever, kNever};
+  for (int copy = 0; copy < 1 + kCopies; ++copy) {  // The first one is slower.
+    times.out = std::min(times.out, time_of(true, false));
+    times.in = std::min(times.in, time_of(false, true));
+    times.both = std::min(times.both, time_of(true, true));
+  }
+  return machine_of(kMeasured, times);
 }
 
 }  // namespace reprise::runtime::internal::transfer

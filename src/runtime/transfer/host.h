@@ -37,7 +37,17 @@ class Host final : public FarMemory {
   bool one_queue_ = false;
 };
 
-// Measures the bandwidth of both directions, while nothing else is under way, with copies of 32 MiB.
+// The times of a copy out, of a copy in, and of both at once.
+struct CopyTimes {
+  Nanos out = {}, in = {}, both = {};
+};
+
+// Returns the link on which copies of so many bytes took these times. Its directions take turns, if
+// both at once took about as long as one after the other.
+Machine machine_of(int64_t bytes, const CopyTimes& times);
+
+// Measures the link with copies of 32 MiB, each direction alone and both at once, while the device
+// computes nothing.
 Machine measure(Host& host);
 
 }  // namespace reprise::runtime::internal::transfer

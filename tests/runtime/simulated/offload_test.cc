@@ -12,6 +12,7 @@
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/plan/plan.h"
+#include "runtime/transfer/host.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -46,6 +47,21 @@ bool runs_again(const Plan& plan) {
   return std::any_of(plan.actions.begin(), plan.actions.end(), [&](const Action& action) {
     return action.kind == ActionKind::kRun && !seen.insert(action.id).second;
   });
+}
+
+TEST(LinkToTheHost, TakesTurnsIfBothDirectionsAtOnceTakeAsLongAsOneAfterTheOther) {
+  using internal::transfer::machine_of;
+  const auto channels = [](int64_t out, int64_t in, int64_t both) {
+    return machine_of(1'000, {Nanos(out), Nanos(in), Nanos(both)}).channels;
+  };
+  // Each direction has a link of its own.
+  EXPECT_EQ(channels(100, 200, 210)[0].bytes_per_second, 4'761'904'761);
+  EXPECT_EQ(channels(100, 100, 100)[1].bytes_per_second, 10'000'000'000);
+  EXPECT_EQ(channels(100, 200, 240)[1].shares, -1);
+  // They take turns, each at its own speed.
+  EXPECT_EQ(channels(100, 200, 290)[1].shares, 0);
+  EXPECT_EQ(channels(100, 200, 290)[0].bytes_per_second, 10'000'000'000);
+  EXPECT_EQ(channels(100, 200, 290)[1].bytes_per_second, 5'000'000'000);
 }
 
 class MovesToTheHost : public ::testing::TestWithParam<Case> {
