@@ -168,7 +168,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   for (const Violation& violation : violations) message += "\n  " + violation.message;
   if (state_->peers) {
     internal::distributed::agree_on_plan(*state_->peers, message);
-    if (state_->shares_work()) internal::graph::agree_on_actions(*state_->peers, plan);
+    if (state_->shares_work()) internal::graph::agree_on_actions(*state_->peers, given);
   } else if (!message.empty()) {
     throw InputError(message);
   }

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kLargest = 8 << 20, kSmallest = 4096;  // bytes of sums that are measured
 constexpr int kRepeats = 4;
-constexpr size_t kNumber = std::numeric_limits<size_t>::max();  // of a sum that is measured
-constexpr int64_t kFastest = 1'000'000'000'000;                 // bytes a second
+constexpr size_t kMeasuredSum = std::numeric_limits<size_t>::max();  // of a sum that is measured
+constexpr int64_t kFastest = 1'000'000'000'000;                      // bytes a second
 
 int64_t bytes_of(const Bucket& bucket) {
   return bucket.elements * static_cast<int64_t>(c10::elementSize(bucket.dtype));
@@ -49,7 +49,7 @@ int64_t time_of(Peers& peers, Start&& start) {
   for (int repeat = 0; repeat <= kRepeats; ++repeat) {
     const auto begun = std::chrono::steady_clock::now();
     start();
-    peers.wait(kNumber);
+    peers.wait(kMeasuredSum);
     const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - begun;
     // The first run opens connections.
     if (repeat > 0) shortest = std::min<int64_t>(shortest, passed.count());
@@ -147,8 +147,8 @@ Machine measure_link(Peers& peers, const Buckets& buckets, c10::Device device) {
   std::vector<int64_t> times;
   for (const int64_t bytes : {small, large}) {
     const at::Tensor room = room_for(bytes, device);
-    times.push_back(
-        time_of(peers, [&] { peers.start_sum(kNumber, room, "a sum that measures the link"); }));
+    times.push_back(time_of(
+        peers, [&] { peers.start_sum(kMeasuredSum, room, "a sum that measures the link"); }));
   }
   for (const int64_t bytes : {small, large}) {
     if (!buckets.sharded) continue;
@@ -157,7 +157,7 @@ Machine measure_link(Peers& peers, const Buckets& buckets, c10::Device device) {
     const int64_t each = room.numel() / peers.size();
     for (int rank = 0; rank < peers.size(); ++rank) parts.emplace_back(rank * each, each);
     times.push_back(time_of(peers, [&] {
-      peers.start_gather(kNumber, room, parts, "an exchange that measures the link");
+      peers.start_gather(kMeasuredSum, room, parts, "an exchange that measures the link");
     }));
   }
   peers.maxima(times, device, "the exchange of the link's times");
