@@ -12,7 +12,6 @@
 #include "reprise/check/verify.h"
 
 namespace reprise::runtime::testing {
-
 namespace {
 
 namespace nn = torch::nn;
@@ -46,7 +45,6 @@ struct Way {
 };
 constexpr Way kOutside{.inside = false}, kInside{.adam = true}, kAll{.frozen = false, .adam = true},
     kAllMomentum{.frozen = false};
-
 constexpr int kMany = 6, kFew = 2;
 
 // A Tuned is a network that is fine-tuned, with its optimizer.
@@ -416,11 +414,10 @@ TEST_F(FarParameters, FaultsOfTheDiskLeaveWholeParameters) {
           const std::string name = item.key(), state = fmt::format("state{} 0", p);
           const bool is_new = now.at(name) == expected[done + 1].at(name);
           EXPECT_TRUE(is_new || now.at(name) == expected[done].at(name)) << name;
-          if (!expected[done].contains(state)) {
-            EXPECT_EQ(is_new, now.contains(state)) << name;
-          } else {
-            EXPECT_EQ(is_new, now.at(state) == expected[done + 1].at(state)) << name;
-          }
+          EXPECT_EQ(is_new, expected[done].contains(state)
+                                ? now.at(state) == expected[done + 1].at(state)
+                                : now.contains(state))
+              << name;
         }
       }
     }
@@ -440,17 +437,14 @@ TEST_F(FarParameters, MistakesAreNamed) {
   };
   const Tuned one(kOutside);
   CapturedStep step = one.captured();
-  StepPlanOptions nowhere = far(kOutside);
-  nowhere.offload = {};
-  refuses(step, nowhere, "needs a memory");
-  StepPlanOptions automatic = far(kOutside);
-  automatic.offload.to = "auto";
-  refuses(step, automatic, "needs a memory");
-  const Tuned all({.frozen = false, .inside = false});
-  CapturedStep trained = all.captured();
+  StepPlanOptions options = far(kOutside);
+  for (const char* nowhere : {"", "auto"}) {
+    options.offload = {.to = nowhere};
+    refuses(step, options, "needs a memory");
+  }
+  CapturedStep trained = Tuned({.frozen = false, .inside = false}).captured();
   refuses(trained, far(kOutside), "freeze what is not trained");
 }
 
 }  // namespace
-
 }  // namespace reprise::runtime::testing
