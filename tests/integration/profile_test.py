@@ -63,8 +63,8 @@ class ProfileTest(ProgramTest):
         names = [row["name"] for row in rows]
         self.assertIn("in-place", names)
         self.assertEqual([row["name"] for row in rows if row["exactness"] != "bitwise"],
-                         ["batch-norm-by-samples", "forward-ad", "compressed-8", "compressed-4", "olive-8",
-                          "olive-4"])
+                         ["shared-rows", "batch-norm-by-samples", "forward-ad", "compressed-8", "compressed-4",
+                          "olive-8", "olive-4"])
         self.assertIn("in-place", self.run_program("alternatives", expect=DONE).stdout)
         small = ["--model", "resnet18", "--input", "2x1x28x28", "--mode", "graph", "--quiet"]
         profile = str(self.folder / "p.json")

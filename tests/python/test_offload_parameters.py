@@ -12,18 +12,19 @@ torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 from test_offload import FAST, step_of  # noqa: E402
 from test_offload_optimizer import adamw, batch, state_of, wide  # noqa: E402
+from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
 
-class Adapted(torch.nn.Module):
+class Adapted(nn.Module):
     """A frozen layer with a small adapter beside it."""
 
     def __init__(self, base: Any) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down = torch.nn.Linear(64, 8, bias=False)
-        self.up = torch.nn.Linear(8, 64, bias=False)
+        self.down = nn.Linear(64, 8, bias=False)
+        self.up = nn.Linear(8, 64, bias=False)
 
     def forward(self, x: Any) -> Any:
         return self.base(x) + self.up(self.down(x))
