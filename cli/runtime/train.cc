@@ -26,9 +26,9 @@ namespace {
 struct TrainArguments {
   ModelArguments model;
   runtime::AlternativeOptions alternatives;
-  std::string data = "fashion-mnist", budget, mode = "auto", planner, time_limit = "10s",
-              optimizer = "sgd", schedule = "constant", save_plan, save_profile, save_log,
-              save_machine, report, state;
+  std::string data, budget, mode = "auto", planner, time_limit = "10s", optimizer = "sgd",
+                            schedule = "constant", save_plan, save_profile, save_log, save_machine,
+                            report, state;
   std::string micro_batches = "1", parts_from, offload, machine;
   int64_t steps = 0, epochs = 1, test = 2000, save_every = 0;
   double rate = 0, momentum = 0;
@@ -88,10 +88,18 @@ void on_interrupt(int) {
   signal(SIGINT, SIG_DFL);
 }
 
+// Returns the data that suits a model: no text is at hand everywhere, and the images mostly are.
+std::string default_data(const std::string& model) {
+  for (const training::ModelInfo& each : training::models()) {
+    if (each.name == model && std::string_view(each.task) == "text") return "synthetic";
+  }
+  return "fashion-mnist";
+}
+
 training::TrainOptions train_options(const TrainArguments& arguments) {
   training::TrainOptions options;
   options.model = model_config(arguments.model);
-  options.data = arguments.data;
+  options.data = arguments.data.empty() ? default_data(options.model.model) : arguments.data;
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   options.alternatives = arguments.alternatives;
   options.mode = train_mode(arguments.mode);
@@ -321,7 +329,9 @@ void add_train(CLI::App& app, Handler& action) {
     command->add_option(name, field, help)->type_name(type);
   };
   text("--data", arguments->data,
-       "fashion-mnist (default), synthetic, a folder of IDX files, or a text file", "DATA");
+       "fashion-mnist (default for images), synthetic (default for text), a folder of IDX files, "
+       "or a text file",
+       "DATA");
   text("--budget", arguments->budget, "bytes (\"700 MiB\") or a share (60%)", "BUDGET");
   text("--mode", arguments->mode,
        "graph: plan the operations of a captured step; chain: plan the model's stages; online: run "

@@ -184,7 +184,7 @@ class TrainTest(ProgramTest):
                                                 expect=BAD_INPUT).stderr)
 
     def test_says_which_mode_it_takes(self):
-        arguments = ["train", *GPT, "--data", "synthetic", "--test", "0", "--steps", "1"]
+        arguments = ["train", *GPT, "--test", "0", "--steps", "1"]
         for more, mode, words in (([], "graph", "graph mode: the step was captured"),
                                   (["--planner", "chain"], "chain", "chain mode: the planner chain"),
                                   (["--no-check"], "chain", "chain mode: without the check")):
