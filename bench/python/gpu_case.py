@@ -191,7 +191,7 @@ def reason_of(error: BaseException) -> str:
     text = str(inner).strip().splitlines()
     first = text[0] if text else ""
     if isinstance(inner, torch.OutOfMemoryError):
-        return "out of memory: " + first.split(". ")[0].removeprefix("CUDA out of memory")[:90]
+        return "out of memory: " + first.removeprefix("CUDA out of memory. ").split(". ")[0][:90]
     return f"{type(inner).__name__}: {first[:140]}"
 
 
