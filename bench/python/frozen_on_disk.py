@@ -10,9 +10,6 @@ bit by bit. The last way has a larger budget, in which a part of the weights sta
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import sys
 import tempfile
 from typing import Any
 
@@ -105,48 +102,15 @@ def main() -> None:
         train(way)
         way.end()
         ways.append(way)
-    write(ways, peak, (frozen, trained), disk["machine"], arguments)
-
-
-def write(
-    ways: list[Way],
-    peak: int,
-    sizes: tuple[int, int],
-    machine: dict[str, Any],
-    arguments: Any,
-) -> None:
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
-
-    frozen, trained = sizes
-    out, back = (channel["bytes_per_second"] / 1e9 for channel in machine["channels"][:2])
-    given = " ".join(sys.argv[1:]).replace(arguments.disk, "/scratch")
-    say("# Frozen weights on a disk\n")
-    say("A program writes this file, so do not edit it.")
-    say("[Several memories](../memories.md#the-parameters) says what is measured.")
-    say("This command writes the file again:\n")
-    say(f"    OMP_NUM_THREADS=1 bench/python/frozen_on_disk.py {given}\n")
-    say(
-        f"- A GPT of {base.LAYERS} layers, width {base.WIDTH}, {base.ROWS} rows of {base.LENGTH} "
-        "tokens, float32"
-    )
-    say(
-        f"- All of it is frozen, with an adapter of rank {RANK} beside each linear layer of its "
-        "blocks; AdamW trains these"
-    )
-    say(f"- {frozen:,} bytes of frozen weights, {trained:,} bytes of adapters")
-    say(f"- The disk was measured at {out:.2f} GB/s out and {back:.2f} GB/s back")
-    say(f"- Machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
-    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
-    say(f"- Load averages at the end, with this program as 1: {load}")
-    say(f"- PyTorch {torch.__version__}, one thread; medians of {arguments.rounds} steps\n")
-    base.rows(say, ways, peak)
-    if arguments.output:
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+    about = [
+        f"A GPT of {base.LAYERS} layers, width {base.WIDTH}, {base.ROWS} rows of {base.LENGTH} "
+        "tokens, float32",
+        f"All of it is frozen, with an adapter of rank {RANK} beside each linear layer of its "
+        "blocks; AdamW trains these",
+        f"{frozen:,} bytes of frozen weights, {trained:,} bytes of adapters",
+    ]
+    title = "Frozen weights on a disk"
+    base.write(title, "the-parameters", about, ways, peak, disk["machine"], arguments)
 
 
 if __name__ == "__main__":

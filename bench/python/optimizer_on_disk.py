@@ -188,34 +188,40 @@ def main() -> None:
         train(way)
         way.end()
         ways.append(way)
-    write(ways, peak, (parameters, state), disk["machine"], arguments)
+    about = [
+        f"A GPT of {LAYERS} layers, width {WIDTH}, {ROWS} rows of {LENGTH} tokens, float32, AdamW",
+        f"{parameters:,} bytes of parameters, {state:,} bytes of the optimizer's state",
+    ]
+    title = "The optimizer's state on a disk"
+    write(title, "the-optimizers-state", about, ways, peak, disk["machine"], arguments)
 
 
 def write(
+    title: str,
+    section: str,
+    about: list[str],
     ways: list[Way],
     peak: int,
-    sizes: tuple[int, int],
     machine: dict[str, Any],
     arguments: Any,
 ) -> None:
+    """Writes the page of a benchmark. `section` is that of docs/memories.md which explains it."""
     lines: list[str] = []
 
     def say(line: str) -> None:
         print(line, flush=True)
         lines.append(line)
 
-    parameters, state = sizes
     out, back = (channel["bytes_per_second"] / 1e9 for channel in machine["channels"][:2])
+    program = os.path.basename(sys.argv[0])
     given = " ".join(sys.argv[1:]).replace(arguments.disk, "/scratch")
-    say("# The optimizer's state on a disk\n")
+    say(f"# {title}\n")
     say("A program writes this file, so do not edit it.")
-    say("[Several memories](../memories.md#the-optimizers-state) says what is measured.")
+    say(f"[Several memories](../memories.md#{section}) says what is measured.")
     say("This command writes the file again:\n")
-    say(f"    OMP_NUM_THREADS=1 bench/python/optimizer_on_disk.py {given}\n")
-    say(
-        f"- A GPT of {LAYERS} layers, width {WIDTH}, {ROWS} rows of {LENGTH} tokens, float32, AdamW"
-    )
-    say(f"- {parameters:,} bytes of parameters, {state:,} bytes of the optimizer's state")
+    say(f"    OMP_NUM_THREADS=1 bench/python/{program} {given}\n")
+    for line in about:
+        say(f"- {line}")
     say(f"- The disk was measured at {out:.2f} GB/s out and {back:.2f} GB/s back")
     say(f"- Machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())

@@ -25,8 +25,8 @@ struct LoweredStep {
   // `step_value_of` has for each value of the graph its position in Recording::values. It is -1 for
   // an input of the step and for a parameter.
   std::vector<int32_t> step_value_of;
-  // What lies in another memory between the steps. Each thing has a value behind those of the step, and a
-  // second one if an update writes it: as it is after the update.
+  // These things lie in another memory between the steps. Each has a value behind those of the
+  // step, and a second one if an update writes it: as it is after the update.
   FarThings far = {};
   std::vector<size_t> thing_of = {};  // by value behind those of the step: its position in `far`
   // The devices of RewrittenStep::devices, each of which is a memory of the graph's machine.

@@ -250,8 +250,8 @@ class SharedTrial {
   WorkCost cost_of(const Work& work, const std::string& kind) {
     WorkCost cost;
     const auto known = costs_.find(kind);
-    // What writes over an operand runs once. Else the first run shows the memory alone, because
-    // measuring an exchange takes some, too.
+    // A work that writes over an operand runs once. Else the first run shows the memory alone,
+    // because measuring an exchange takes some, too.
     const bool in_place = !work.overwrites.empty();
     const bool once = known != costs_.end() || in_place;
     const int repeats = once ? 1 : 2 * std::max(1, options_.measure.min_repeats);

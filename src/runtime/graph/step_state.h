@@ -30,7 +30,7 @@ struct StepState {
   // `offload.machine` is that of `far`.
   StepPlanOptions plan_options;
   transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
-  // With StepPlanOptions::offload_optimizer or offload_parameters.
+  // It is there if StepPlanOptions ask for offload_optimizer or offload_parameters.
   std::shared_ptr<FarState> far_state;
   KeptThings kept;                       // by the plan in force
   arena::StepMemory memory;              // of the outcome in front

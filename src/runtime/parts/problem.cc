@@ -71,7 +71,7 @@ Pipeline problem_of(const std::vector<PartFacts>& parts, const std::vector<RankF
       stage.name = fmt::format("{}.{}", q, stage.name);
       problem.chain.stages.push_back(std::move(stage));
       PipelineStage facts = alone.stages[i];
-      // What lives on a rank between its steps is held by the first stage of its first part.
+      // The first stage of the first part of a rank holds the bytes that live between the steps.
       const Bytes inputs = q == 0 ? input_bytes(parts, options.micro_batches) : Bytes(0);
       const Bytes held = i == 0 && q < size ? ranks[q].level : Bytes(0);
       facts.fixed = held - std::min(held, inputs);
