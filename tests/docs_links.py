@@ -51,10 +51,10 @@ def fences(lines):
 
 
 def anchors(path):
-    """Returns the anchors of the headings of a document, as code hosts make them."""
+    """Returns the anchors of the headings of a document, as code hosts make them, with their lines."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    seen, result = {}, set()
-    for line, fence in zip(lines, fences(lines)):
+    seen, result = {}, {}
+    for number, (line, fence) in enumerate(zip(lines, fences(lines))):
         heading = re.match(r"#{1,6} +(.*?)\s*#*$", line)
         if fence is not None or not heading:
             continue
@@ -62,7 +62,7 @@ def anchors(path):
         slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
         count = seen.get(slug, 0)
         seen[slug] = count + 1
-        result.add(slug if count == 0 else f"{slug}-{count}")
+        result[slug if count == 0 else f"{slug}-{count}"] = number
     return result
 
 
