@@ -1,6 +1,6 @@
 // skyline() packs by best fit on a skyline.
 //
-// T. Sekiyama, T. Imai, H. Imai, R. Raymond, "Profile-guided memory optimization for deep neural
+// T. Sekiyama, T. Imamichi, H. Imai, R. Raymond, "Profile-guided memory optimization for deep neural
 // networks", 2018 (arXiv 1804.10001), after E. K. Burke, G. Kendall, G. Whitwell, "A New Placement
 // Heuristic for the Orthogonal Stock-Cutting Problem", Operations Research 52(4), 2004.
 //

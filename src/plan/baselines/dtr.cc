@@ -25,7 +25,8 @@
 //
 // Not handled: realizations but the first; re-runs that take what they read.
 //
-// Tests: oracle/graph_planner_test.cc, and every graph planner's in property/graph_planner_test.cc.
+// Tests: every graph planner's in property/graph_planner_test.cc, which also compares with `graph`;
+// property/simple_planners_test.cc. No test compares with an exhaustive search.
 #include <algorithm>
 #include <cstdint>
 #include <optional>

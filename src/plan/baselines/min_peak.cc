@@ -1,4 +1,4 @@
-// Finds the smallest peak with which every value is made again at most once: B. Hong and others,
+// Finds the smallest peak with which every value is made again at most once: D.-Y. Hong and others,
 // arXiv 2502.12499, 2025.
 //
 // A set of checkpoints cuts the chain into segments, which run as segments.h says. periodic.cc

@@ -188,6 +188,7 @@ std::pair<RowBlocks, bool> blocks_of(const Head& head, const Recording& recordin
 
 void linear_cross_entropy(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
+  if (!recording.device.is_cpu()) return;  // the trial and the sum of biases are the host's
   const Finder finder(rewriter);
   RowCalls row_calls(recording);
   RowTrials trials(recording);
