@@ -190,10 +190,12 @@ gpu-kit: ready ## pack build/gpu-kit: builds, tests and benchmarks on a machine 
 	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" scripts/gpu_kit/pack.py build/gpu-kit
 
 .PHONY: docs
-docs: ready ## build the documentation as a site into build/site
+docs: ready ## build the documentation as a site into build/site; list old tables
 	@[ -x .venv/bin/python ] || { echo "make docs needs .venv: python3 -m venv .venv" >&2; exit 1; }
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
+	@echo "Stored tables that are older than a change of what they measure:"
+	@.venv/bin/python scripts/stored_tables.py
 	@echo "make docs: open build/site/index.html"
 
 .PHONY: format

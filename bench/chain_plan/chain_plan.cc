@@ -199,8 +199,9 @@ int run(int argc, char** argv) {
     const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
     std::cerr << fmt::format("[{:7.1f} s] {}\n", now.count(), what);
   };
-  return Bench(arguments, run_info("reprise_bench_chain_plan", argc, argv, REPRISE_BENCH_BUILD))
-      .run();
+  const RunInfo info = run_info("reprise_bench_chain_plan", argc, argv, arguments.measure.threads,
+                                REPRISE_BENCH_BUILD " build");
+  return Bench(arguments, info).run();
 }
 
 }  // namespace

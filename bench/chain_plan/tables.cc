@@ -128,18 +128,19 @@ std::string markdown(const RunInfo& info, const Results& results) {
       "A program writes this file, so do not edit it.\n"
       "[Benchmarks](../benchmarks.md#how-planning-chains-is-measured) says what is measured, how, "
       "and how to read it.\n"
-      "This command writes the file again:\n\n{}\n"
-      "- Machine: {}\n- {} build\n\n",
-      as_code_block(info.command), info.processor, info.build);
+      "This command writes the file again:\n\n{}\n- {}\n\n",
+      as_code_block(info.command), measured(info));
   text += glance_table(results.chains);
   for (const ChainResult& chain : results.chains) text += chain_table(chain);
   return text + curve_table(results.curves);
 }
 
 std::string json(const RunInfo& info, const Results& results) {
-  ordered_json out{{"format", "reprise.bench.chain_plan"}, {"command", info.command},
-                   {"processor", info.processor},          {"build", info.build},
-                   {"chains", ordered_json::array()},      {"curves", ordered_json::array()}};
+  ordered_json out{{"format", "reprise.bench.chain_plan"},
+                   {"command", info.command},
+                   {"measured", measured(info)},
+                   {"chains", ordered_json::array()},
+                   {"curves", ordered_json::array()}};
   for (const ChainResult& chain : results.chains) {
     ordered_json rows = ordered_json::array();
     for (const Row& row : chain.rows) rows.push_back(to_json(row));

@@ -154,9 +154,8 @@ std::string markdown(const RunInfo& info, const std::vector<GraphResult>& result
       "A program writes this file, so do not edit it.\n"
       "[Benchmarks](../benchmarks.md#how-planning-graphs-is-measured) says what is measured, how, "
       "and how to read it.\n"
-      "This command writes the file again:\n\n{}\n"
-      "- Machine: {}\n- {} build\n\n",
-      as_code_block(info.command), info.processor, info.build);
+      "This command writes the file again:\n\n{}\n- {}\n\n",
+      as_code_block(info.command), measured(info));
   text += summary(results);
   const bool moves = std::any_of(results.begin(), results.end(),
                                  [](const GraphResult& result) { return result.channel > 0; });
@@ -168,8 +167,7 @@ std::string markdown(const RunInfo& info, const std::vector<GraphResult>& result
 std::string json(const RunInfo& info, const std::vector<GraphResult>& results) {
   ordered_json out{{"format", "reprise.bench.graph_plan"},
                    {"command", info.command},
-                   {"processor", info.processor},
-                   {"build", info.build},
+                   {"measured", measured(info)},
                    {"graphs", ordered_json::array()}};
   for (const GraphResult& result : results) {
     ordered_json rows = ordered_json::array();

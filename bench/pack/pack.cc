@@ -202,17 +202,18 @@ int run(int argc, char** argv) {
   app.add_flag("--quick", fast, "A few small instances, to see that it works");
   app.add_option("-o,--output", output, "Markdown goes to this file (default: standard output)");
   CLI11_PARSE(app, argc, argv);
+  const RunInfo info =
+      run_info("reprise_bench_pack", argc, argv, 1, REPRISE_BENCH_BUILD " build");
   std::string text = fmt::format(
       "# Packing: height of the arena, and time\n\n"
       "A program writes this file, so do not edit it.\n"
       "[Packing](../packing.md#measured) says what the columns are.\n"
       "This command writes the file again:\n\n"
-      "    build/release/reprise_bench_pack -o docs/benchmarks/pack.md\n\n"
-      "- Machine: {}, one core\n- {} build\n\n"
+      "{}\n- {}\n\n"
       "| blocks of | blocks | live bytes | online first fit | heuristics | ms | in pages | ms | "
       "pack() | ms | found by | |\n"
       "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|\n",
-      processor(), REPRISE_BENCH_BUILD);
+      as_code_block(info.command), measured(info));
   for (const Instance& instance : instances_of(folder, fast)) {
     text += row(instance);
     std::cerr << instance.name << "\n";

@@ -13,7 +13,6 @@ where that is possible, against the time of the same calls on one tile of rows a
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import reprise
 import torch
 from by_rows import NETWORKS
 from networks import Network
+from run_info import measured
 from side_by_side import keep_freed_pages, plain
 from torch import Tensor
 
@@ -279,8 +279,7 @@ def main() -> None:
     say("A program writes this file, so do not edit it. This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
+    say(f"- {measured()}")
     soft_max_and_norms(options.repeats, say)
     projections({name: NETWORKS[name] for name in NETWORKS if name.startswith("GPT")}, say)
     if options.output:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from functools import partial
 import reprise
 import torch
 from networks import Embed, GptBlock, Network, gpt, of_modules
+from run_info import measured
 from side_by_side import keep_freed_pages, plain
 from torch import nn
 from written_out import Perceptrons, measure, usual_names
@@ -152,8 +152,7 @@ def main() -> None:
     say("A program writes this file, so do not edit it. This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
+    say(f"- {measured()}")
     for name in NETWORKS:
         compare(name, options.repeats, options.time_limit, say)
     if options.output:

@@ -23,7 +23,7 @@ import time
 from typing import Any, NamedTuple
 
 import reprise
-import scipy
+from run_info import measured
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCE / "tests" / "oracle"))
@@ -208,7 +208,8 @@ def main() -> None:
             f"    checkmate_lp.py --budgets {arguments.budgets} \\",
             f"      {names}",
             "",
-            f"- SciPy {scipy.__version__} (HiGHS)",
+            f"- {measured()}",
+            "- SciPy solves linear programs with HiGHS.",
             "",
         ]
     )

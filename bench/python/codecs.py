@@ -10,7 +10,6 @@ each kind.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import reprise
 import torch
 from reprise._planning.plan import ProblemId
 from reprise._torch import _runtime
+from run_info import measured
 from side_by_side import keep_freed_pages
 from torch import nn
 from torch.nn import functional as F
@@ -275,8 +275,8 @@ def main() -> None:
     say("A program writes this file, so do not edit it. This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}, float32")
+    say(f"- {measured()}")
+    say("- Numbers are float32.")
     say("- Times are those of the processor: other programs ran beside this one.")
     wanted = options.tables or ["alone", "steps", "training"]
     torch.manual_seed(0)

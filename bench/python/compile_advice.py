@@ -14,14 +14,13 @@ compared with those of plain eager training, bit by bit.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 from collections.abc import Callable
 
 import reprise
-import torch
 from compiled_steps import Bench, Row, knob, own_network
 from networks import NETWORKS
+from run_info import measured
 from side_by_side import keep_freed_pages
 
 SHARES = (0.5, 0.3, 0.1)
@@ -105,8 +104,8 @@ def main() -> None:
     say("This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- compiler {options.compiler}, {torch.get_num_threads()} thread, {platform.machine()}")
+    say(f"- {measured()}")
+    say(f"- Compiler: {options.compiler}")
     for name in options.networks or NETWORKS:
         compare(name, options, say)
         if options.output:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from typing import Any
 import reprise
 import torch
 from compiled_steps import Bench, Row, Trained, knob, own_network
+from run_info import measured
 from side_by_side import keep_freed_pages
 from torch._inductor import config as inductor
 
@@ -155,9 +155,8 @@ def main() -> None:
         "This command writes the file again:\n",
         "    OMP_NUM_THREADS=1 .venv-models/bin/python \\",
         f"      {' '.join(sys.argv)}\n",
-        f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}",
-        f"- compiler {options.compiler}, margin {options.margin}",
-        f"- {torch.get_num_threads()} thread, {platform.machine()}",
+        f"- {measured()}",
+        f"- Compiler: {options.compiler}, margin: {options.margin}",
     ]
     for name in options.networks or OWN + OTHERS:
         found = table(name, in_own_process(name, options))

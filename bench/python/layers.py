@@ -8,7 +8,6 @@ those of the activation written out.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from functools import partial
 
 import reprise
 import torch
+from run_info import measured
 from side_by_side import keep_freed_pages
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -79,10 +79,8 @@ def main() -> None:
     say("A program writes this file, so do not edit it. This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(
-        f"- {torch.get_num_threads()} thread(s), {platform.machine()}, {options.elements:,} float32"
-    )
+    say(f"- {measured()}")
+    say(f"- Tensors have {options.elements:,} numbers, float32.")
     say(
         "- Kept: bytes an element, beside input and result. Error: of the gradient, relative to the"
     )

@@ -8,7 +8,6 @@ which take turns, over those of the first row.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import reprise
 import torch
+from run_info import measured
 from side_by_side import keep_freed_pages
 from torch import nn
 from torch.nn import functional as F
@@ -214,8 +214,8 @@ def main() -> None:
     say("A program writes this file, so do not edit it. This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}, float32")
+    say(f"- {measured()}")
+    say("- Numbers are float32.")
     say(
         "- Peak: of a step, above what lives before it, without gradients of parameters. Time: of a"
     )

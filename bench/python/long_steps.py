@@ -8,13 +8,13 @@ training's. "Height" is the size of the arena, and "live" the least that any pla
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
 
 import reprise
 import torch
+from run_info import measured
 from torch import nn
 
 SHARES = (0.9, 0.7, 0.5, 0.3)
@@ -107,8 +107,8 @@ def main() -> None:
     say("[Benchmarks](../benchmarks.md#long-steps) says what is measured.")
     say("This command writes the file again:\n")
     say(f"    bench/python/long_steps.py {' '.join(sys.argv[1:])}\n")
-    say(f"- Machine: {platform.processor() or platform.machine()}, one thread of PyTorch")
-    say(f"- PyTorch {torch.__version__}, time limit of the planner {arguments.time_limit} s\n")
+    say(f"- {measured()}")
+    say(f"- Time limit of the planner: {arguments.time_limit} s\n")
     say(
         "| operations | capture, s | share of plain's peak | plan, s | predicted time over plain's "
         "| gap to the bound | measured peak, bytes | arena height over live | bits |"

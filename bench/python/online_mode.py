@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import reprise
 import torch
 from networks import NETWORKS as COMMON
 from networks import Network, resnet
+from run_info import measured
 from side_by_side import keep_freed_pages, plain
 from torch import nn
 
@@ -193,8 +193,7 @@ def main() -> None:
     say("Budget and peak are shares of plain training's peak, with parameters, gradients and")
     say("batch. Times are over plain training's, with steps of all kinds in turn. A planned step")
     say("follows the plan that was made of the steps before it; planning is the time for that.\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
+    say(f"- {measured()}")
     for name in options.networks or NETWORKS:
         compare(name, options.small, options.repeats, options.shares, say)
     if options.output:

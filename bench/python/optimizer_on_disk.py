@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import reprise
 import torch
 from networks import Embed, GptBlock
+from run_info import measured
 from torch import nn
 from torch.nn import functional as F
 
@@ -220,13 +220,13 @@ def write(
     say(f"[Several memories](../memories.md#{section}) says what is measured.")
     say("This command writes the file again:\n")
     say(f"    OMP_NUM_THREADS=1 bench/python/{program} {given}\n")
+    say(f"- {measured()}")
     for line in about:
         say(f"- {line}")
     say(f"- The disk was measured at {out:.2f} GB/s out and {back:.2f} GB/s back")
-    say(f"- Machine: {platform.processor() or platform.machine()}, {os.cpu_count()} cores")
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
     say(f"- Load averages at the end, with this program as 1: {load}")
-    say(f"- PyTorch {torch.__version__}, one thread; medians of {arguments.rounds} steps\n")
+    say(f"- Medians of {arguments.rounds} steps\n")
     rows(say, ways, peak)
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import Any
 import reprise
 import torch
 from networks import NETWORKS, Network, Tensors
+from run_info import measured
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -283,8 +283,7 @@ def main() -> None:
     say("This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
+    say(f"- {measured()}")
     for name in options.networks or NETWORKS:
         compare(name, options.small, options.repeats, say)
         if options.output:

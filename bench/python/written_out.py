@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from functools import partial
 
 import reprise
 import torch
+from run_info import measured
 from side_by_side import keep_freed_pages
 from torch import nn
 from torch.nn import functional as F
@@ -187,8 +187,7 @@ def main() -> None:
     say("A program writes this file, so do not edit it. This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(f"- PyTorch {torch.__version__}, Reprise {reprise.__version__}")
-    say(f"- {torch.get_num_threads()} thread(s), {platform.machine()}")
+    say(f"- {measured()}")
     for name in NETWORKS:
         compare(name, options.repeats, say)
     if options.output:

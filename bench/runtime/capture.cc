@@ -190,17 +190,18 @@ int run(int argc, char** argv) {
   }
   at::set_num_threads(threads);
   keep_freed_pages();
-  const RunInfo info = run_info("reprise_bench_capture", argc, argv, REPRISE_BENCH_BUILD);
+  const RunInfo info =
+      run_info("reprise_bench_capture", argc, argv, threads,
+               "LibTorch " TORCH_VERSION ", " REPRISE_BENCH_BUILD " build");
   std::string text = fmt::format(
       "# How long a capture takes\n\nA program writes this file, so do not edit it.\n"
       "[Benchmarks](../benchmarks.md#captures) says what is measured.\n"
-      "This command writes the file again:\n\n{}\n"
-      "- Machine: {}, {} thread(s)\n- LibTorch {}, {} build\n\n"
+      "This command writes the file again:\n\n{}\n- {}\n\n"
       "\"In plain steps\" is by the wall clock and, behind it, by processor time.\n\n"
       "| model | ops | plain step, ms | runs of the function | capture, s | in plain steps | "
       "| from a cache, in plain steps | |\n"
       "|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
-      as_code_block(info.command), info.processor, threads, TORCH_VERSION, info.build);
+      as_code_block(info.command), measured(info));
   bool failed = false;
   for (const Spec& spec : specs()) {
     const ModelConfig& config = quick ? spec.quick : spec.full;

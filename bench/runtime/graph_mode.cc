@@ -109,16 +109,17 @@ int run(int argc, char** argv) {
     default_times.push_back(plain_step_time(options.quick ? spec.quick : spec.full, options));
   }
   if (!default_malloc) keep_freed_pages();
-  const RunInfo info = run_info("reprise_bench_graph_mode", argc, argv, REPRISE_BENCH_BUILD);
+  const RunInfo info =
+      run_info("reprise_bench_graph_mode", argc, argv, threads,
+               "LibTorch " TORCH_VERSION ", " REPRISE_BENCH_BUILD " build");
   std::string text = fmt::format(
       "# {}\n\nA program writes this file, so do not edit it.\n"
       "[Benchmarks](../benchmarks.md#{}) says what is measured, how, and how to read it.\n"
-      "This command writes the file again:\n\n{}\n"
-      "- Machine: {}, {} thread(s)\n- LibTorch {}, {} build\n",
+      "This command writes the file again:\n\n{}\n- {}\n",
       options.micro_batches ? "Steps in parts beside plain training"
                             : "Graph mode beside plain training and chain mode",
       options.micro_batches ? "in-parts-along-the-batch" : "how-graph-mode-is-measured",
-      as_code_block(info.command), info.processor, threads, TORCH_VERSION, info.build);
+      as_code_block(info.command), measured(info));
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool failed = false;
   for (size_t k = 0; k < wanted.size(); ++k) {

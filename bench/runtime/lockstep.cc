@@ -110,9 +110,10 @@ int run(int argc, char** argv) {
   }
   at::set_num_threads(1);
   keep_freed_pages();
-  const RunInfo info = run_info("reprise_bench_lockstep", argc, argv, REPRISE_BENCH_BUILD);
-  fmt::print("{}, LibTorch {}, one thread, build {}\n\n{}\n", info.processor, TORCH_VERSION,
-             info.build, as_code_block(info.command));
+  const RunInfo info =
+      run_info("reprise_bench_lockstep", argc, argv, 1,
+               "LibTorch " TORCH_VERSION ", " REPRISE_BENCH_BUILD " build");
+  fmt::print("{}\n{}\n", as_code_block(info.command), measured(info));
   fmt::print(
       "| model | plain step, ms | captured step, ms | comparison, ms | comparison / step |"
       " sparse over 1,000 steps, % |\n|---|--:|--:|--:|--:|--:|\n");

@@ -122,9 +122,8 @@ int run(int argc, char** argv) {
   };
 
   const StepRunInfo info{
-      .run = run_info("reprise_bench_chain_mode", argc, argv, REPRISE_BENCH_BUILD),
-      .torch = TORCH_VERSION,
-      .threads = at::get_num_threads(),
+      .run = run_info("reprise_bench_chain_mode", argc, argv, at::get_num_threads(),
+                      "LibTorch " TORCH_VERSION ", " REPRISE_BENCH_BUILD " build"),
       .options = options};
 
   std::vector<ModelResult> results;

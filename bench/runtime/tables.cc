@@ -268,11 +268,9 @@ std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& re
       "A program writes this file, so do not edit it.\n"
       "[Benchmarks](../benchmarks.md#how-chain-mode-is-measured) says what is measured, how, and "
       "how to read it.\n"
-      "This command writes the file again:\n\n{}\n"
-      "- Machine: {}, {} thread{}\n- LibTorch {}, {} build\n- {} rounds, {} pairs\n\n",
-      as_code_block(info.run.command), info.run.processor, info.threads,
-      info.threads == 1 ? "" : "s", info.torch, info.run.build, info.options.rounds,
-      info.options.pairs);
+      "This command writes the file again:\n\n{}\n- {}\n"
+      "- {} rounds, {} pairs\n\n",
+      as_code_block(info.run.command), measured(info.run), info.options.rounds, info.options.pairs);
   text += overview(results);
   text += executor_table(results);
   for (const ModelResult& result : results) text += model_text(result);
@@ -282,10 +280,7 @@ std::string markdown(const StepRunInfo& info, const std::vector<ModelResult>& re
 std::string json(const StepRunInfo& info, const std::vector<ModelResult>& results) {
   ordered_json out{{"format", "reprise.bench.chain_mode"},
                    {"command", info.run.command},
-                   {"processor", info.run.processor},
-                   {"threads", info.threads},
-                   {"torch", info.torch},
-                   {"build", info.run.build},
+                   {"measured", measured(info.run)},
                    {"rounds", info.options.rounds},
                    {"pairs", info.options.pairs},
                    {"models", ordered_json::array()}};

@@ -11,8 +11,6 @@ namespace reprise::bench {
 
 struct StepRunInfo {
   RunInfo run = {};
-  std::string torch = {};
-  int threads = 0;
   BenchOptions options = {};
 };
 

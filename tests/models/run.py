@@ -51,7 +51,10 @@ def main() -> None:
         rows.append(in_own_process(name, options))
         print(line_of(rows[-1]), flush=True)
     if options.output:
-        head = {"budget": options.budget, "versions": versions(), "rows": rows}
+        sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench/python"))
+        from run_info import measured
+
+        head = {"budget": options.budget, "measured": measured(1, versions()), "rows": rows}
         head["train_step"] = options.train_step
         options.output.with_suffix(".json").write_text(json.dumps(head, indent=1) + "\n")
         options.output.with_suffix(".md").write_text(page(head))
@@ -306,7 +309,6 @@ def page(head: dict[str, Any]) -> str:
     """Returns the page of documentation."""
     rows = head["rows"]
     well = sum(row["well"] for row in rows)
-    said = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
     shows = [f"- {row['name']}: {row['shows']}" for row in rows if row["shows"]]
     lines = [
         "# Models of other libraries",
@@ -317,8 +319,8 @@ def page(head: dict[str, Any]) -> str:
         "",
         "    make test-models" + (" MODELS=--train-step" if head["train_step"] else ""),
         "",
-        f"- {said}",
-        "- One thread of a CPU, float32, random weights",
+        f"- {head['measured']}",
+        "- Numbers are float32, and weights are random.",
         f"- Budget: {head['budget']} of plain training's peak. Where no plan was found for it, a",
         "  larger one was taken, and the row says so.",
         "- Peaks are with parameters and gradients. Times are processor times of one thread, and",

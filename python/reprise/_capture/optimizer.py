@@ -42,7 +42,7 @@ def takes(optimizer: torch.optim.Optimizer) -> bool:
 class ParameterSteps:
     """An optimizer whose own `step()` is called with one parameter in its groups at a time.
 
-    The C++ runtime calls these methods (`PythonOptimizer` in module.cc). The number of a parameter
+    The C++ runtime calls these methods (`PythonOptimizer` in captured_step.cc). The number of a parameter
     is its position in `parameters()`. `ranks` is the number of processes that share the state, if
     it is sharded.
     """

@@ -14,8 +14,8 @@
 // gradients are in the order of the micro-batches, which GPipe's own order is not. No full text of
 // the papers was at hand.
 //
-// Tests: oracle/pipeline_test.cc (times and bytes by an independent machine, closed forms of equal
-// parts), property/pipeline_test.cc (validity, budgets, bounds on random problems).
+// Tests: oracle/pipeline_test.cc (times and bytes by an independent machine, budgets and bounds, on
+// random problems; closed forms of equal parts), unit/pipeline_test.cc (plans are valid).
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -5,7 +5,7 @@
 //   X^ = X z, r numbers        projections()
 //   dW_k = 1/r sum_i (dY z_i shifted by k) X^_i^T    estimated_weight_gradient(); im2col() shifts
 //
-// Tests: tests/runtime/xconv_test.cc, tests/python/test_xconv.py.
+// Tests: tests/runtime/xconv_test.cc, tests/python/test_approximate_layers.py.
 #include "runtime/nn/xconv.h"
 
 #include <ATen/ATen.h>
