@@ -32,6 +32,7 @@ export REPRISE_TORCH_VERSION := $(TORCH)
 SUFFIX := -$(TORCH)
 endif
 PYTHON_OF_TORCH := $(SUFFIX:%=-DPython_EXECUTABLE=$(CURDIR)/.venv%/bin/python)
+PYTHON = "$$([ -x .venv$(SUFFIX)/bin/python ] && echo .venv$(SUFFIX)/bin/python || echo python3)"
 BUILD := build/release$(SUFFIX)
 DEMO_BUILD := build/demo$(SUFFIX)
 ASAN_RUNTIME := build/asan-runtime$(SUFFIX)
@@ -96,7 +97,7 @@ build: $(BUILD)/build.ninja ## build everything into build/release
 demo: SETUP := --demo
 demo: $(DEMO_BUILD)/build.ninja ## train a MobileNetV2 on Fashion-MNIST inside half of plain training's memory
 	@echo "Compiling the two programs into $(DEMO_BUILD), the first time for some minutes"
-	@NINJA_STATUS='@ %f %t %e ' cmake --build $(DEMO_BUILD) -j $(JOBS) | awk -f scripts/progress.awk
+	@$(PYTHON) scripts/build_progress.py $(DEMO_BUILD) $(JOBS)
 	@echo "$(DEMO_BUILD)/reprise $(DEMO) --report $(DEMO_PAGE)"
 	@$(DEMO_BUILD)/reprise $(DEMO) --report $(DEMO_PAGE)
 	@echo; echo "The report, to look at in a browser:"; echo "$(CURDIR)/$(DEMO_PAGE)"
@@ -150,7 +151,7 @@ test-models: build $(WITH_MODELS)/installed ## train 40 models of Transformers, 
 
 .PHONY: packaging
 packaging: clang ready ## build and run a project that uses Reprise, in every way, with both compilers
-	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" tests/packaging/packaging_test.py
+	@$(PYTHON) tests/packaging/packaging_test.py
 
 WITH_WHEEL_TOOLS := .venv-wheel
 $(WITH_WHEEL_TOOLS)/installed: requirements-wheel.txt | ready
@@ -187,7 +188,7 @@ cuda-check: ready ## compile and link the runtime against a PyTorch for CUDA (no
 
 .PHONY: gpu-kit
 gpu-kit: ready ## pack build/gpu-kit: builds, tests and benchmarks on a machine with a GPU and no network
-	@"$$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)" scripts/gpu_kit/pack.py build/gpu-kit
+	@$(PYTHON) scripts/gpu_kit/pack.py build/gpu-kit
 
 .PHONY: docs
 docs: ready ## build the documentation as a site into build/site; list old tables

@@ -133,11 +133,11 @@ def groups(root):
     for cmake in [root / "CMakeLists.txt", *sorted(root.glob("*/**/CMakeLists.txt"))]:
         if "build" in cmake.relative_to(root).parts:
             continue
+        taken = set()  # by an expression before: a file is compiled once
         for call in CALL.finditer(cmake.read_text()):
             expressions = re.findall(r"\"([^\"]*)\"", call.group(1))
             alone = [cmake.parent / name for name in ALONE.findall(cmake.read_text())]
             paths = sorted(path.relative_to(root) for path in cmake.parent.glob("**/*.cc") if path not in alone)
-            taken = set()
             for expression in expressions:
                 group = [path for path in paths if path not in taken and re.search(expression, str(path))]
                 taken |= set(group)

@@ -28,7 +28,7 @@ using testing::two_op_graph;
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
 template <class Model>
-struct Case {
+struct BadModel {
   const char* pointer;
   std::function<void(Model&)> damage;
 };
@@ -48,7 +48,7 @@ std::string refusal(const Model& model, const std::function<void(const Model&)>&
 }
 
 TEST(ModelError, MalformedChainsAreRefusedAtTheirFault) {
-  const std::vector<Case<Chain>> cases = {
+  const std::vector<BadModel<Chain>> cases = {
       {"/stages", [](Chain& c) { c.stages.clear(); }},
       {"/stages/1/options", [](Chain& c) { c.stages[1].options.clear(); }},
       {"/stages/0/options/1/name", [](Chain& c) { c.stages[0].options[1].name = "keep"; }},
@@ -81,7 +81,7 @@ TEST(ModelError, MalformedChainsAreRefusedAtTheirFault) {
        [](Chain& c) { c.stages[0].forward.time = Nanos(kLargest); }},
       {"/input/bytes", [](Chain& c) { c.fixed = Bytes(kLargest); }},
   };
-  for (const Case<Chain>& each : cases) {
+  for (const BadModel<Chain>& each : cases) {
     Chain chain = example_chain();
     each.damage(chain);
     EXPECT_EQ(refusal<Chain>(chain, [](const Chain& c) { validate(c); }), each.pointer);
@@ -140,7 +140,7 @@ TEST(ModelError, SumsUpTo64BitsAreAccepted) {
   EXPECT_THROW(validate(chain), InputError);
 }
 
-std::vector<Case<Graph>> bad_ids() {
+std::vector<BadModel<Graph>> bad_ids() {
   return {
       {"/values/1/id", [](Graph& g) { g.values[1].id = ""; }},
       {"/values/2/id", [](Graph& g) { g.values[2].id = "x"; }},
@@ -161,7 +161,7 @@ std::vector<Case<Graph>> bad_ids() {
   };
 }
 
-std::vector<Case<Graph>> bad_uses() {
+std::vector<BadModel<Graph>> bad_uses() {
   return {
       {"/ops/0/variants/0/reads/0", [](Graph& g) { g.ops[0].variants[0].reads = {3}; }},
       {"/ops/0/variants/0/reads/1",
@@ -226,7 +226,7 @@ std::vector<Case<Graph>> bad_uses() {
   };
 }
 
-std::vector<Case<Graph>> bad_numbers_and_choices() {
+std::vector<BadModel<Graph>> bad_numbers_and_choices() {
   return {
       {"/fixed_bytes", [](Graph& g) { g.fixed = Bytes(-1); }},
       {"/values/1/bytes", [](Graph& g) { g.values[1].bytes = Bytes(-1); }},
@@ -271,7 +271,7 @@ std::vector<Case<Graph>> bad_numbers_and_choices() {
 }
 
 TEST(ModelError, MalformedGraphsAreRefusedAtTheirFault) {
-  std::vector<Case<Graph>> cases = bad_ids();
+  std::vector<BadModel<Graph>> cases = bad_ids();
   for (const auto& more : {bad_uses(), bad_numbers_and_choices()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }

@@ -32,7 +32,7 @@ RandomChainOptions uneven(RandomChainOptions options) {
 }
 
 // Repeats some stages, so that there is something to share.
-Chain with_repeats(Chain chain) {
+Chain with_equal_stages(Chain chain) {
   const std::vector<Stage> block = chain.stages;
   chain.stages.insert(chain.stages.begin(), block.begin(), block.end());
   return chain;
@@ -99,7 +99,7 @@ TEST(ChainSlots, TablesBoundEveryCellFromBothSides) {
       for (const int64_t slots : {1, 7, 40, 300}) {
         SCOPED_TRACE(std::to_string(slots) + " slots");
         expect_bounds(chain, slots, false, random);
-        expect_bounds(with_repeats(chain), slots, true, random);
+        expect_bounds(with_equal_stages(chain), slots, true, random);
       }
     });
   }

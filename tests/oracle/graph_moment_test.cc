@@ -27,7 +27,7 @@ using internal::bound::Moment;
 using internal::bound::MomentCost;
 using internal::common::GraphFacts;
 
-struct Case {
+struct MomentCase {
   std::vector<Assumption> assumptions;
   std::vector<Condition> conditions;  // the assumptions as conditions
 };
@@ -66,10 +66,10 @@ std::vector<std::optional<std::vector<char>>> live_in(const Graph& graph,
 }
 
 // Makes up to three assumptions that are true for a random plan.
-Case random_case(std::mt19937_64& random, const Graph& graph, const std::vector<Moment>& moments,
+MomentCase random_case(std::mt19937_64& random, const Graph& graph, const std::vector<Moment>& moments,
                  const std::vector<Run>& runs) {
   const auto live = live_in(graph, runs);
-  Case made;
+  MomentCase made;
   for (size_t count = random() % 4; count > 0; --count) {
     const Moment& moment = moments[random() % moments.size()];
     const auto value = static_cast<ValueIndex>(random() % graph.values.size());
@@ -86,7 +86,7 @@ Case random_case(std::mt19937_64& random, const Graph& graph, const std::vector<
   return made;
 }
 
-struct Record {
+struct MomentRecord {
   int64_t asked = 0, with_a_plan = 0, exact = 0;
   int64_t pairs = 0, more = 0, exact_pairs = 0;
 };
@@ -94,7 +94,7 @@ struct Record {
 class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
  protected:
   // Checks each moment on its own, and all pairs of stretches.
-  void expect_bounds(const Graph& graph, const std::vector<Moment>& moments, const Case& one,
+  void expect_bounds(const Graph& graph, const std::vector<Moment>& moments, const MomentCase& one,
                      int64_t budget) {
     const GraphFacts facts(graph);
     const std::optional<int64_t> best = least_time_of_any_plan(graph, budget, one.conditions);
@@ -148,7 +148,7 @@ class GraphMoments : public ::testing::TestWithParam<GraphFamily> {
     record_.exact_pairs += std::max(most, single) == extra;
   }
 
-  Record record_;
+  MomentRecord record_;
 };
 
 TEST_P(GraphMoments, OfAPairDemandNoMoreThanAnyPlan) {
@@ -176,7 +176,7 @@ TEST_P(GraphMoments, DemandNoMoreThanThePlansOfTheirCase) {
     for (Moment& moment : moments) mean_any(random, moment);
     for (int question = 0; question < 12; ++question) {
       const std::vector<reprise::Run> runs = random_runs(random, graph, 8);
-      const Case one = random_case(random, graph, moments, runs);
+      const MomentCase one = random_case(random, graph, moments, runs);
       // The budget is around the peak of that plan, or below it.
       const int64_t peak = simulate(graph, with_frees(graph, runs)).peak.count();
       const auto budget = peak + 2 - static_cast<int64_t>(random() % 8);

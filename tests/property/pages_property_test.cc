@@ -51,12 +51,12 @@ int64_t most_blocks_at_once(const std::vector<Block>& blocks) {
   return most;
 }
 
-struct Record {
+struct PagesRecord {
   int cases = 0, moved = 0;
   double worst = 1;
 };
 
-void expect_laws(const std::vector<Block>& blocks, const PageOptions& options, Record& record) {
+void expect_laws(const std::vector<Block>& blocks, const PageOptions& options, PagesRecord& record) {
   const Packing packing = pack(blocks, {.alignment = options.alignment, .steps = 0});
   const PagedPacking paged = in_pages(blocks, packing, options);
   expect_apart(blocks, paged);
@@ -84,7 +84,7 @@ void expect_laws(const char* name, int cases, int least_moved,
   for (const int64_t page : {64, 256, 4096}) {
     constexpr uint64_t kSeed = 9;
     std::mt19937_64 random(kSeed);
-    Record record;
+    PagesRecord record;
     for (int number = 0; number < test_scale(cases); ++number) {
       const std::vector<Block> blocks = draw(random);
       SCOPED_TRACE(fmt::format("{}, pages of {}, seed {}, case {}", name, page, kSeed, number));

@@ -15,12 +15,6 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-using Random = std::mt19937_64;
-
-int64_t between(Random& random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(random);
-}
-
 const std::vector<Activation>& activations() {
   static const std::vector<Activation> all = {
       {"relu", [](const at::Tensor& x) { return at::relu(x); }, {0}},

@@ -13,12 +13,6 @@ namespace {
 
 constexpr const char* kName = "batch-norm-by-samples";
 
-using Random = std::mt19937_64;
-
-int64_t between(Random& random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(random);
-}
-
 CaptureOptions rounding_allowed() {
   return {.measure = quick(),
           .alternatives = {.only = {}, .without = {}, .allow = Exactness::kRounding}};

@@ -15,10 +15,6 @@ using internal::graph::CaptureTime;
 using internal::step::Extent;
 using internal::step::Fingerprint;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Writes its operand and does not say so.
 at::Tensor scribble(const at::Tensor& x) {
   auto* data = static_cast<float*>(x.data_ptr());

@@ -8,10 +8,6 @@
 namespace reprise::runtime::testing {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::vector<Stage> as_stages(const Case& work) { return {{work.name, work.module, {}}}; }
 
 at::Tensor eager(const Case& work, const Tensors& inputs) {

@@ -13,7 +13,7 @@ namespace reprise::runtime::testing {
 
 namespace {
 
-int64_t smallest_peak(const Graph& graph) {
+int64_t smallest_peak_of(const Graph& graph) {
   return plan(graph, {.budget = graph.fixed, .time_limit = reprise::testing::search_limit(400)})
       .smallest_budget.value_or(baseline(graph).peak)
       .count();
@@ -57,7 +57,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
     CapturedStep step = training.capture();
     EXPECT_EQ(difference(before, training.bits({})), "") << "changed by capturing";
     const int64_t plain = baseline(step.graph()).peak.count();
-    const int64_t floor = k == 0 ? plain : smallest_peak(step.graph());
+    const int64_t floor = k == 0 ? plain : smallest_peak_of(step.graph());
     try {
       step.plan({.budget = Bytes(plain - (plain - floor) * k / 3),
                  .time_limit = reprise::testing::search_limit(500)});
@@ -136,11 +136,11 @@ TEST_F(ConsumedGradients, TheSmallestPeakNoLongerHoldsAllGradients) {
   for (const at::Tensor& p : parameters_of(training.stages)) {
     gradients += (static_cast<int64_t>(p.nbytes()) + 63) / 64 * 64;
   }
-  EXPECT_GE(smallest_peak(held.graph()) - fixed, gradients);
+  EXPECT_GE(smallest_peak_of(held.graph()) - fixed, gradients);
   // On processors without AVX-512, a convolution's scratch memory alone is more than half of the
   // gradients. Then a quarter of them beside it has to suffice.
   const int64_t scratch = least_scratch(used_up.graph());
-  EXPECT_LT(smallest_peak(used_up.graph()) - used_up.graph().fixed.count(),
+  EXPECT_LT(smallest_peak_of(used_up.graph()) - used_up.graph().fixed.count(),
             std::max(gradients / 2, gradients / 4 + scratch));
 }
 
@@ -160,7 +160,7 @@ TEST_F(ConsumedGradients, APlanThatReadsAnUpdatedParameterIsRefused) {
       forward_and_backward, {at::randn({7, 64})},
       {.modules = {layers.ptr()}, .measure = quick(), .optimizer = per_parameter(optimizer)});
   step.plan(
-      {.budget = Bytes((smallest_peak(step.graph()) + baseline(step.graph()).peak.count()) / 2)});
+      {.budget = Bytes((smallest_peak_of(step.graph()) + baseline(step.graph()).peak.count()) / 2)});
   Plan plan = *step.planned().plan;
   ASSERT_TRUE(consumes_early(plan));
   const Graph& graph = step.graph();
@@ -200,10 +200,6 @@ std::string refusal(const std::function<void()>& act) {
     return error.what();
   }
   return "accepted";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_F(ConsumedGradients, WhatCannotBeDoneOneByOneIsRefused) {
@@ -349,7 +345,7 @@ TEST_F(ConsumedGradients, AStepThatFailsSaysWhatItHasUpdated) {
   CapturedStep captured = capture(
       step, inputs,
       {.modules = {module}, .measure = quick(), .optimizer = std::make_shared<Failing>(all, 2)});
-  captured.plan({.budget = Bytes(smallest_peak(captured.graph()) + 256)});
+  captured.plan({.budget = Bytes(smallest_peak_of(captured.graph()) + 256)});
   ASSERT_TRUE(consumes_early(*captured.planned().plan));
   try {
     captured.run(inputs);

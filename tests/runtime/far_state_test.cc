@@ -87,9 +87,9 @@ class FarState : public CaptureOffload {
   }
 };
 
-constexpr int kMany = 6, kFew = 3;
+constexpr int kManySteps = 6, kFewSteps = 3;
 
-std::vector<Bits> plain(const MakeOptimizer& make, int steps, int layers = kMany) {
+std::vector<Bits> plain(const MakeOptimizer& make, int steps, int layers = kManySteps) {
   const Trained one(make, layers);
   std::vector<Bits> all;
   for (int k = 0; k < steps; ++k) {
@@ -213,12 +213,12 @@ TEST_F(FarState, StateMayBeLoaded) {
 // Whatever call of the disk fails: if no parameter was updated, all is as before the step; else the
 // message names those that were, and each of them has the state of after its update.
 TEST_F(FarState, FaultsOfTheDiskLeaveWholeState) {
-  const std::vector<Bits> expected = plain(momentum, 3, kFew);
+  const std::vector<Bits> expected = plain(momentum, 3, kFewSteps);
   int before_updates = 0, behind_updates = 0;
   FaultyDisk calls;
   for (int64_t k = 1;; ++k) {
     SCOPED_TRACE(fmt::format("call {}", k));
-    const Trained one(momentum, kFew);
+    const Trained one(momentum, kFewSteps);
     CapturedStep step = one.captured();
     step.plan(far());
     step.run({one.x});

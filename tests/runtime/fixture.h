@@ -1,11 +1,23 @@
 // The runtime's tests share these models, and the fixture that they run in.
 #pragma once
 
+#include <random>
+
 #include "tight_step.h"
 
 namespace reprise::runtime::testing {
 
 namespace nn = torch::nn;
+
+using Random = std::mt19937_64;
+
+inline int64_t between(Random& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 inline nn::Conv2d conv(int64_t from, int64_t to = 8) {
   return nn::Conv2d(nn::Conv2dOptions(from, to, 3).padding(1));

@@ -176,7 +176,7 @@ TEST_F(HostileTest, AWatchedValueWithoutAFunctionIsRefused) {
                InputError);
 }
 
-enum class Phase { kFirst, kSecond };
+enum class Half { kFirst, kSecond };
 
 TEST(WatchedValues, HaveTextsThatDifferWhereTheValuesDiffer) {
   double number = 0.1;
@@ -184,7 +184,7 @@ TEST(WatchedValues, HaveTextsThatDifferWhereTheValuesDiffer) {
   int64_t count = -3;
   bool flag = false;
   std::string text = "adam";
-  Phase phase = Phase::kFirst;
+  Half phase = Half::kFirst;
   const std::vector<WatchedValue> values = {watch("a", number), watch("b", small),
                                             watch("c", count),  watch("d", flag),
                                             watch("e", text),   watch("f", phase)};
@@ -196,7 +196,7 @@ TEST(WatchedValues, HaveTextsThatDifferWhereTheValuesDiffer) {
   count = 4;
   flag = true;
   text = "sgd";
-  phase = Phase::kSecond;
+  phase = Half::kSecond;
   for (size_t i = 0; i < values.size(); ++i) EXPECT_NE(values[i].read(), before[i]) << i;
 }
 

@@ -21,15 +21,15 @@ OnlineOptions options_for(int64_t budget, int plan_after) {
 
 // --- Models at budgets near the smallest one that fits ---
 
-struct Row {
+struct TightRow {
   MakeSubject make;
   std::vector<double> shares;  // of plain training's peak
 };
 
 class TightBudgets : public OnlineTest, public ::testing::WithParamInterface<int> {
  protected:
-  static Row row() {
-    static const std::vector<Row> rows = {
+  static TightRow row() {
+    static const std::vector<TightRow> rows = {
         {[] { return resnet(2, 8, 32); }, {0.45, 0.48}},
         {[] { return gpt(0, 2, 64, 32); }, {0.42, 0.46}},
         {[] { return tree_lstm(32, 6); }, {0.56, 0.6}},
@@ -71,7 +71,7 @@ bool trains(const MakeSubject& make, const OnlineOptions& options, int64_t taken
 }
 
 TEST_P(TightBudgets, WhatFitsWithEvictionsFitsWithAPlan) {
-  const Row row = this->row();
+  const TightRow row = this->row();
   std::vector<Bits> expected;
   int64_t most = 0;
   {
@@ -103,8 +103,8 @@ TEST_P(TightBudgets, WhatFitsWithEvictionsFitsWithAPlan) {
 
 // --- A plan that holds all that the step makes ---
 
-constexpr int64_t kMany = 1 << 16;  // elements
-constexpr int64_t kBytes = 4 * kMany;
+constexpr int64_t kManyTight = 1 << 16;  // elements
+constexpr int64_t kTightBytes = 4 * kManyTight;
 
 TEST_F(OnlineTest, AStepGivesItsPlanUpBeforeItRunsOutOfMemory) {
   int64_t plans = 0;
@@ -118,8 +118,8 @@ TEST_F(OnlineTest, AStepGivesItsPlanUpBeforeItRunsOutOfMemory) {
     plan.outlives.assign(trace.values.size(), true);
     return std::optional(std::move(plan));
   };
-  const at::Tensor ones = at::ones({kMany});
-  Online online(std::make_unique<Online::State>(options_for(live() + 4 * kBytes, 1), holds_all));
+  const at::Tensor ones = at::ones({kManyTight});
+  Online online(std::make_unique<Online::State>(options_for(live() + 4 * kTightBytes, 1), holds_all));
   at::Generator mine = at::detail::createCPUGenerator(7);
   std::vector<OnlineReport> reports;
   std::vector<float> numbers;
@@ -127,10 +127,10 @@ TEST_F(OnlineTest, AStepGivesItsPlanUpBeforeItRunsOutOfMemory) {
     mine.set_current_seed(7);
     const float number = online.run([&] {
       const at::Tensor x = ones * 3;
-      at::empty({4 * kMany});  // so that something has to be evicted
+      at::empty({4 * kManyTight});  // so that something has to be evicted
       float sum = x.sum().item<float>();
       // They cannot be made again, and the program lets go of them.
-      for (int n = 0; n < 6; ++n) sum += at::rand({kMany}, mine).sum().item<float>();
+      for (int n = 0; n < 6; ++n) sum += at::rand({kManyTight}, mine).sum().item<float>();
       return sum;
     });
     numbers.push_back(number);

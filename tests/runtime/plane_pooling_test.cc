@@ -16,13 +16,7 @@ using internal::state::bitwise_equal;
 
 namespace {
 
-using Random = std::mt19937_64;
-
-int64_t between(Random& random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(random);
-}
-
-struct Case {
+struct PoolingCase {
   int64_t samples = 1, channels = 1;
   PlanePooling pooling;
   bool ceil = false, special = false;
@@ -48,7 +42,7 @@ at::Tensor numbers(at::IntArrayRef sizes, bool special) {
 }
 
 template <class Place>
-void expect_what_aten_finds(const Case& c) {
+void expect_what_aten_finds(const PoolingCase& c) {
   PlanePooling pooling = c.pooling;
   auto& [rows, columns] = pooling;
   const at::Tensor input = numbers({c.samples, c.channels, rows.input, columns.input}, c.special);
@@ -95,7 +89,7 @@ TEST_F(PlanePoolingTest, FindsWhatAtenFinds) {
     return one;
   };
   for (int k = 0; k < 300; ++k) {
-    const Case c{between(random, 1, 2),
+    const PoolingCase c{between(random, 1, 2),
                  between(random, 1, 3),
                  {side(), side()},
                  between(random, 0, 1) == 1,

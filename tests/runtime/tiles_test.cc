@@ -15,12 +15,6 @@
 namespace reprise::runtime::testing {
 namespace {
 
-using Random = std::mt19937_64;
-
-int64_t between(Random& random, int64_t low, int64_t high) {
-  return std::uniform_int_distribution<int64_t>(low, high)(random);
-}
-
 at::Tensor tanh_gelu(const at::Tensor& x) {
   return 0.5 * x * (1 + at::tanh(0.7978845608 * (x + 0.044715 * at::pow(x, 3))));
 }
@@ -42,15 +36,15 @@ const std::vector<Written>& written_out() {
   return all;
 }
 
-// A Block is two linear layers with a written-out activation between them.
-struct Block : nn::Module {
-  Block(int64_t width, int64_t inner)
+// A TwoLinears is two linear layers with a written-out activation between them.
+struct TwoLinears : nn::Module {
+  TwoLinears(int64_t width, int64_t inner)
       : first(register_module("first", nn::Linear(width, inner))),
         second(register_module("second", nn::Linear(inner, width))) {}
   nn::Linear first, second;
 };
 
-StepFunction block_step(const std::shared_ptr<Block>& block, const Function& activation) {
+StepFunction block_step(const std::shared_ptr<TwoLinears>& block, const Function& activation) {
   return [=](const Tensors& in) {
     const at::Tensor y = block->second->forward(activation(block->first->forward(in[0])));
     const at::Tensor loss = y.square().mean();
@@ -68,9 +62,9 @@ class ThreadsScope {
   const int before_;
 };
 
-// A Chain is a chain of random operations on tensors of one shape. The same seed makes the same
+// A RandomChain is a chain of random operations on tensors of one shape. The same seed makes the same
 // chain.
-struct Chain {
+struct RandomChain {
   uint64_t seed;
   int64_t length;
   std::vector<int64_t> shape;
@@ -169,7 +163,7 @@ struct Parameters : nn::Module {
   at::Tensor shift, row, column;
 };
 
-StepFunction chain_step(const std::shared_ptr<Parameters>& parameters, const Chain& chain) {
+StepFunction chain_step(const std::shared_ptr<Parameters>& parameters, const RandomChain& chain) {
   return [=](const Tensors& in) {
     const at::Tensor y =
         chain.apply(in[0] + parameters->shift, parameters->row, parameters->column, in[1]);
@@ -202,7 +196,7 @@ TEST_F(Tiles, RandomChainsLeaveTheSameBits) {
   for (int k = 0; k < 48; ++k) {
     const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
     const bool two_threads = k % 4 == 3;
-    const Chain chain{.seed = random(),
+    const RandomChain chain{.seed = random(),
                       .length = between(random, 1, 12),
                       .shape = random_shape(random, two_threads),
                       .cut = between(random, 0, 3) == 0};
@@ -271,7 +265,7 @@ TEST_F(Tiles, RealizationsDifferInWhatCrosses) {
                                                                {"swish", {1, 0}},
                                                                {"hard-swish", {2, 0}},
                                                                {"mish", {1, 0}}};
-  auto block = std::make_shared<Block>(32, 256);
+  auto block = std::make_shared<TwoLinears>(32, 256);
   const Tensors inputs{at::randn({300, 32})};
   const int64_t bytes = 300 * 256 * 4;
   for (const Written& one : written_out()) {
@@ -318,7 +312,7 @@ void expect_near(const std::shared_ptr<nn::Module>& module, const Tensors& input
 }
 
 TEST_F(Tiles, DerivativesOfWrittenOutActivations) {
-  auto block = std::make_shared<Block>(32, 256);
+  auto block = std::make_shared<TwoLinears>(32, 256);
   const Tensors inputs{at::randn({300, 32})};
   for (const Written& one : written_out()) {
     SCOPED_TRACE(one.name);
@@ -330,7 +324,7 @@ TEST_F(Tiles, DerivativesOfWrittenOutActivations) {
 
 // Two operands have two partial derivatives.
 TEST_F(Tiles, DerivativesOfTwoOperands) {
-  auto gate = std::make_shared<Block>(32, 256), up = std::make_shared<Block>(32, 256);
+  auto gate = std::make_shared<TwoLinears>(32, 256), up = std::make_shared<TwoLinears>(32, 256);
   auto both = std::make_shared<nn::Module>();
   both->register_module("gate", gate);
   both->register_module("up", up);
@@ -353,7 +347,7 @@ TEST_F(Tiles, DerivativesOfRandomChains) {
   size_t used = 0;
   for (int k = 0; k < 24; ++k) {
     const bool two_threads = k % 4 == 3;
-    const Chain chain{.seed = random(),
+    const RandomChain chain{.seed = random(),
                       .length = between(random, 2, 8),
                       .shape = two_threads ? std::vector<int64_t>{between(random, 300, 400), 101}
                                            : std::vector<int64_t>{between(random, 2, 70),
@@ -379,7 +373,7 @@ TEST_F(Tiles, DerivativesOfRandomChains) {
 
 // Soft-max is not element-wise: the derivative of one element depends on others. It ends a group.
 TEST_F(Tiles, SoftmaxHasNoDerivativeByElement) {
-  auto block = std::make_shared<Block>(32, 256);
+  auto block = std::make_shared<TwoLinears>(32, 256);
   const Tensors inputs{at::randn({300, 32})};
   const auto choices = [&](const Function& activation) {
     const CapturedStep captured(block_step(block, activation), inputs,
@@ -397,7 +391,7 @@ TEST_F(Tiles, SoftmaxHasNoDerivativeByElement) {
 
 // With the budget of the smallest plan: a group that is made again in the backward's tile needs less.
 TEST_F(Tiles, TakeMemory) {
-  auto block = std::make_shared<Block>(16, 512);
+  auto block = std::make_shared<TwoLinears>(16, 512);
   const Tensors inputs{at::randn({400, 16})};
   const auto least = [&](AlternativeOptions options) {
     CapturedStep captured(block_step(block, tanh_gelu), inputs,

@@ -27,9 +27,9 @@ MessageKind kind_of(bool activation) {
   return activation ? MessageKind::kActivation : MessageKind::kGradient;
 }
 
-class PipelinePart {
+class PartForPython {
  public:
-  PipelinePart(const std::vector<StageArgument>& arguments, const Tensors& sample,
+  PartForPython(const std::vector<StageArgument>& arguments, const Tensors& sample,
                const LossArgument& loss, const Text& name) {
     rt::MeasureOptions options;
     options.name = name;
@@ -68,10 +68,10 @@ class PipelinePart {
   void end_step() { part_->end_step(); }
   void abort_step() { part_->abort_step(); }
   void give(int64_t micro_batch, const Tensors& input) { part_->give(micro_batch, input); }
-  void take_input_from(PipelinePart& before, int64_t micro_batch) {
+  void take_input_from(PartForPython& before, int64_t micro_batch) {
     part_->take_input_from(*before.part_, micro_batch);
   }
-  void take_gradient_from(PipelinePart& behind, int64_t micro_batch) {
+  void take_gradient_from(PartForPython& behind, int64_t micro_batch) {
     part_->take_gradient_from(*behind.part_, micro_batch);
   }
   void give_gradient(int64_t micro_batch, const Tensors& gradient) {
@@ -108,36 +108,36 @@ class PipelinePart {
 }  // namespace
 
 void bind_pipeline(py::module_& m) {
-  py::class_<PipelinePart>(m, "PipelinePart")
+  py::class_<PartForPython>(m, "PipelinePart")
       .def(py::init<const std::vector<StageArgument>&, const Tensors&, const LossArgument&,
                     const Text&>(),
            py::arg("stages"), py::arg("sample"), py::kw_only(), py::arg("loss"), py::arg("name"))
-      .def("refresh", &PipelinePart::refresh)
-      .def("alone", &PipelinePart::alone)
-      .def("not_split", &PipelinePart::not_split)
-      .def("outputs", &PipelinePart::outputs)
-      .def("output_gradient_bytes", &PipelinePart::output_gradient_bytes)
-      .def("uncounted", &PipelinePart::uncounted)
-      .def("use", &PipelinePart::use, py::arg("plan"), py::arg("part"))
-      .def("begin_step", &PipelinePart::begin_step, py::arg("limit"))
-      .def("end_step", &PipelinePart::end_step)
-      .def("abort_step", &PipelinePart::abort_step, NoGil())
-      .def("give", &PipelinePart::give, py::arg("micro_batch"), py::arg("input"))
-      .def("take_input_from", &PipelinePart::take_input_from, py::arg("before"),
+      .def("refresh", &PartForPython::refresh)
+      .def("alone", &PartForPython::alone)
+      .def("not_split", &PartForPython::not_split)
+      .def("outputs", &PartForPython::outputs)
+      .def("output_gradient_bytes", &PartForPython::output_gradient_bytes)
+      .def("uncounted", &PartForPython::uncounted)
+      .def("use", &PartForPython::use, py::arg("plan"), py::arg("part"))
+      .def("begin_step", &PartForPython::begin_step, py::arg("limit"))
+      .def("end_step", &PartForPython::end_step)
+      .def("abort_step", &PartForPython::abort_step, NoGil())
+      .def("give", &PartForPython::give, py::arg("micro_batch"), py::arg("input"))
+      .def("take_input_from", &PartForPython::take_input_from, py::arg("before"),
            py::arg("micro_batch"))
-      .def("take_gradient_from", &PipelinePart::take_gradient_from, py::arg("behind"),
+      .def("take_gradient_from", &PartForPython::take_gradient_from, py::arg("behind"),
            py::arg("micro_batch"))
-      .def("give_gradient", &PipelinePart::give_gradient, py::arg("micro_batch"),
+      .def("give_gradient", &PartForPython::give_gradient, py::arg("micro_batch"),
            py::arg("gradient"))
-      .def("receive", &PipelinePart::receive, py::arg("micro_batch"), py::arg("activation"))
-      .def("message", &PipelinePart::message, py::arg("micro_batch"), py::arg("activation"))
-      .def("sent", &PipelinePart::sent, py::arg("micro_batch"), py::arg("activation"))
-      .def("forward", &PipelinePart::forward, py::arg("micro_batch"), NoGil())
-      .def("backward", &PipelinePart::backward, py::arg("micro_batch"), py::arg("loss"),
+      .def("receive", &PartForPython::receive, py::arg("micro_batch"), py::arg("activation"))
+      .def("message", &PartForPython::message, py::arg("micro_batch"), py::arg("activation"))
+      .def("sent", &PartForPython::sent, py::arg("micro_batch"), py::arg("activation"))
+      .def("forward", &PartForPython::forward, py::arg("micro_batch"), NoGil())
+      .def("backward", &PartForPython::backward, py::arg("micro_batch"), py::arg("loss"),
            py::arg("value"))
-      .def("input_gradient", &PipelinePart::input_gradient, py::arg("micro_batch"), py::arg("loss"),
+      .def("input_gradient", &PartForPython::input_gradient, py::arg("micro_batch"), py::arg("loss"),
            py::arg("value"))
-      .def("weight_gradient", &PipelinePart::weight_gradient, py::arg("micro_batch"), NoGil());
+      .def("weight_gradient", &PartForPython::weight_gradient, py::arg("micro_batch"), NoGil());
 }
 
 }  // namespace reprise::python

@@ -33,9 +33,9 @@ constexpr Milliseconds kLook(100);
 constexpr Milliseconds kFirstAsk(1), kLastAsk(20);
 constexpr size_t kLongestFailure = 2000;  // bytes of a text in the store
 
-// A Transfer is a collective operation or a message under way. The backend works on an alias of the
+// An UnderWay is a collective operation or a message under way. The backend works on an alias of the
 // memory, so that a thread of its own never frees it.
-struct Transfer {
+struct UnderWay {
   c10::intrusive_ptr<c10d::Work> work;
   c10::Storage memory;
   std::shared_ptr<Signal> done;  // null for a message: nobody waits for it yet
@@ -45,7 +45,7 @@ struct Transfer {
 // Memory that a backend may still write is kept until the process ends.
 struct Abandoned {
   std::mutex mutex;
-  std::vector<std::pair<Transfer, std::shared_ptr<void>>> all;
+  std::vector<std::pair<UnderWay, std::shared_ptr<void>>> all;
 };
 
 Abandoned& abandoned() {
@@ -104,7 +104,7 @@ struct Peers::Group {
   Milliseconds timeout{};
   int64_t exchanges = 0;
   std::string last_told;                            // by rank 0: the key of the last exchange
-  std::map<size_t, std::vector<Transfer>> started;  // by number
+  std::map<size_t, std::vector<UnderWay>> started;  // by number
   std::optional<Waiter> waiter;                     // from the first message on
   std::string broken;                               // why nobody can use the group any more
 
@@ -177,9 +177,9 @@ struct Peers::Group {
     return get(its_key);
   }
 
-  Transfer under_way(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& tensor,
+  UnderWay under_way(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& tensor,
                      std::string what) {
-    Transfer transfer{std::move(work), tensor.storage(), std::make_shared<Signal>(),
+    UnderWay transfer{std::move(work), tensor.storage(), std::make_shared<Signal>(),
                       std::move(what)};
     if (tensor.is_cpu()) {
       transfer.work->getFuture()->addCallback(
@@ -189,7 +189,7 @@ struct Peers::Group {
   }
 
   // Waits for a transfer. If it fails, its memory stays in `started` or is abandoned by the caller.
-  void finish(const Transfer& transfer, const at::Device& device) {
+  void finish(const UnderWay& transfer, const at::Device& device) {
     const bool is_message = transfer.done == nullptr;
     if (is_message && !waiter) waiter.emplace();
     const std::shared_ptr<Signal> done = is_message ? waiter->wait(transfer.work) : transfer.done;
@@ -241,7 +241,7 @@ struct Peers::Group {
   void whole(const at::Tensor& tensor, const std::string& what, Begin&& begin) {
     if (!broken.empty()) throw PeerError(broken);
     std::vector<at::Tensor> list{alias_of(tensor)};
-    const Transfer transfer = under_way(begin(list), tensor, what);
+    const UnderWay transfer = under_way(begin(list), tensor, what);
     try {
       finish(transfer, tensor.device());
     } catch (...) {
@@ -339,7 +339,7 @@ void Peers::copy_from_first(const std::vector<at::Tensor>& tensors) {
 void Peers::start_sum(size_t number, const at::Tensor& tensor, const std::string& what) {
   require_sound();
   std::vector<at::Tensor> list{alias_of(tensor)};
-  std::vector<Transfer>& started = group_->started[number];
+  std::vector<UnderWay>& started = group_->started[number];
   started.push_back(group_->under_way(group_->group->allreduce(list), tensor, what));
 }
 
@@ -347,7 +347,7 @@ void Peers::start_gather(size_t number, const at::Tensor& tensor,
                          const std::vector<std::pair<int64_t, int64_t>>& parts,
                          const std::string& what) {
   require_sound();
-  std::vector<Transfer>& started = group_->started[number];
+  std::vector<UnderWay>& started = group_->started[number];
   for (int rank = 0; rank < group_->size; ++rank) {
     const auto [first, elements] = parts[static_cast<size_t>(rank)];
     if (elements == 0 || group_->size == 1) continue;
@@ -376,7 +376,7 @@ void Peers::wait(size_t number) {
   if (started == group_->started.end()) {
     throw InternalError("a plan waits for a sum, a copy or a message that was not started");
   }
-  for (const Transfer& transfer : started->second) {
+  for (const UnderWay& transfer : started->second) {
     group_->finish(transfer, transfer.memory.device());
   }
   group_->started.erase(started);
@@ -405,7 +405,7 @@ void Peers::require_sound() const {
 void Peers::abandon(std::shared_ptr<void> arena) noexcept {
   try {
     for (auto& [number, transfers] : group_->started) {
-      for (Transfer& transfer : transfers) {
+      for (UnderWay& transfer : transfers) {
         if (transfer.work->isCompleted()) continue;
         const std::lock_guard<std::mutex> lock(abandoned().mutex);
         abandoned().all.emplace_back(std::move(transfer), arena);

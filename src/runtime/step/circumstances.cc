@@ -16,7 +16,7 @@ using device::require_plain;
 
 namespace {
 
-std::string text_of(const Geometry& geometry) {
+std::string text_of_geometry(const Geometry& geometry) {
   return fmt::format("{}[{}] with strides [{}]", c10::toString(geometry.dtype),
                      fmt::join(geometry.sizes, ", "), fmt::join(geometry.strides, ", "));
 }
@@ -76,7 +76,7 @@ std::vector<std::string> Circumstances::names() const {
 
 std::string Circumstances::text_of(const Input& input) {
   if (!input.defined) return "an undefined tensor";
-  return fmt::format("{} at offset {} on {}{}", step::text_of(input.geometry),
+  return fmt::format("{} at offset {} on {}{}", text_of_geometry(input.geometry),
                      input.geometry.offset, input.device,
                      input.requires_grad ? ", which wants a gradient" : "");
 }
@@ -191,10 +191,10 @@ std::string Residents::difference() const {
       return fmt::format(
           "a parameter, or another tensor that it reads, is {} at offset {} instead of {} at "
           "offset {}",
-          text_of(now), now.offset, text_of(resident.geometry), resident.geometry.offset);
+          text_of_geometry(now), now.offset, text_of_geometry(resident.geometry), resident.geometry.offset);
     }
     if (resident.tensor.requires_grad() != resident.requires_grad) {
-      return fmt::format("a parameter, {}, {} a gradient", text_of(now),
+      return fmt::format("a parameter, {}, {} a gradient", text_of_geometry(now),
                          resident.requires_grad ? "no longer wants" : "wants");
     }
   }

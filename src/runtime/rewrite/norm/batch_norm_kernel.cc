@@ -29,7 +29,7 @@ namespace {
 
 using Stack = std::vector<c10::IValue>;
 
-constexpr int64_t kBlock = 4;  // channels whose statistics are taken together
+constexpr int64_t kChannelBlock = 4;  // channels whose statistics are taken together
 
 at::Tensor tensor_of(const Stack& stack, size_t operand) {
   return stack[operand].isTensor() ? stack[operand].toTensor() : at::Tensor();
@@ -70,9 +70,9 @@ void batch_norm_statistics(Stack& stack) {
   float *const means = room_in(mean), *const inverses = room_in(inverse);
   float *const running_means = room_in(running_mean), *const running_variances =
                                                           room_in(running_variance);
-  const int64_t blocks = (channels + kBlock - 1) / kBlock;
+  const int64_t blocks = (channels + kChannelBlock - 1) / kChannelBlock;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kBlock, last = std::min(channels, end * kBlock);
+    const int64_t first = begin * kChannelBlock, last = std::min(channels, end * kChannelBlock);
     float* const squares = inverses;  // the squares come first, in the same memory
     channel_statistics(inputs + first * shape.pixels, shape, last - first, means + first,
                        squares + first);
@@ -167,7 +167,7 @@ bool same_bits(const Results& ours, const Stack& atens) {
 }
 
 bool forward_has_bits_of_aten(int64_t pixels) {
-  constexpr int64_t kChannels = kBlock + 1;
+  constexpr int64_t kChannels = kChannelBlock + 1;
   const at::Tensor input = wave({3, kChannels, pixels}, 1.3), row = wave({kChannels}, 0.3);
   const at::Tensor mean = row.clone(), variance = row.clone();
   const auto [output, save_mean, save_inverse] = at::native_batch_norm(

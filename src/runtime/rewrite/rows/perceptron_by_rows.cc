@@ -28,7 +28,7 @@ using step::Work;
 
 namespace {
 
-constexpr const char* kName = "perceptron-by-rows";
+constexpr const char* kPerceptronByRows = "perceptron-by-rows";
 
 void add_realization(Rewriter& rewriter, const RowGroup& group, const RowBlocks& blocks,
                      bool products_cross) {
@@ -44,7 +44,7 @@ void add_realization(Rewriter& rewriter, const RowGroup& group, const RowBlocks&
   std::ranges::copy(group.backward, std::back_inserter(backward.calls));
   Work first = work_of(compile(forward, blocks), "perceptron by rows");
   Work second = work_of(compile(backward, blocks), "perceptron backward by rows");
-  CallRealization realization{.name = kName, .calls = group.calls()};
+  CallRealization realization{.name = kPerceptronByRows, .calls = group.calls()};
   realization.changed = realization.calls;
   realization.pieces.push_back(
       {"rows", group.forward_after, {rewriter.add_work(std::move(first))}, {"default"}});

@@ -38,7 +38,7 @@ using step::Work;
 
 namespace {
 
-constexpr const char* kName = "shared-rows";
+constexpr const char* kSharedRows = "shared-rows";
 
 using Stack = std::vector<c10::IValue>;
 
@@ -129,7 +129,7 @@ class SharedGroup {
   }
 
   CallRealization realization() {
-    CallRealization all{.name = kName, .calls = group_.calls(), .exactness = Exactness::kRounding};
+    CallRealization all{.name = kSharedRows, .calls = group_.calls(), .exactness = Exactness::kRounding};
     all.changed = all.calls;
     for (const RowCall& call : calls()) {
       const int32_t work = rewriter_.add_work(work_of(call));

@@ -39,7 +39,7 @@ namespace {
 // With more derivatives than this nothing would be saved.
 constexpr size_t kMostKept = 3;
 
-enum class Part : uint8_t { kSaved, kPure, kCore, kBehind };
+enum class GroupPart : uint8_t { kSaved, kPure, kCore, kBehind };
 
 class Differentiation {
  public:
@@ -51,7 +51,7 @@ class Differentiation {
     if (choice_.forward.size() != 1 || choice_.backward.size() != 1) {
       return "it is not one group of the forward and one of the backward";
     }
-    for (const int32_t c : choice_.forward[0].calls) part_of_value_[value_of(c)] = Part::kSaved;
+    for (const int32_t c : choice_.forward[0].calls) part_of_value_[value_of(c)] = GroupPart::kSaved;
     for (const int32_t c : choice_.backward[0].calls) {
       std::string refusal = place(c);
       if (!refusal.empty()) return refusal;
@@ -60,45 +60,45 @@ class Differentiation {
     return find_kept();
   }
 
-  const std::vector<int32_t>& calls(Part part) const { return calls_[static_cast<size_t>(part)]; }
+  const std::vector<int32_t>& calls(GroupPart part) const { return calls_[static_cast<size_t>(part)]; }
   const std::vector<int32_t>& kept() const { return kept_; }
   const TensorRef& gradient() const { return gradient_; }
 
  private:
   int32_t value_of(int32_t c) const { return groups_.element_call(c).result.index; }
 
-  Part part_of(const TensorRef& ref) const {
-    if (ref.memory != Memory::kValue) return Part::kSaved;
+  GroupPart part_of(const TensorRef& ref) const {
+    if (ref.memory != Memory::kValue) return GroupPart::kSaved;
     const auto known = part_of_value_.find(ref.index);
     if (known != part_of_value_.end()) return known->second;
     const int32_t maker = recording_.values[static_cast<size_t>(ref.index)].maker;
     const bool in_backward = recording_.calls[static_cast<size_t>(maker)].phase == Phase::kBackward;
-    return in_backward ? Part::kPure : Part::kSaved;
+    return in_backward ? GroupPart::kPure : GroupPart::kSaved;
   }
 
   std::string place(int32_t c) {
     const ElementCall& call = groups_.element_call(c);
-    std::set<Part> parts;
+    std::set<GroupPart> parts;
     for (size_t a = 0; a < call.arguments.size(); ++a) {
       for (const TensorRef& ref : call.arguments[a].tensors) {
         if (!is_known_number(ref)) parts.insert(part_of(ref));
       }
     }
-    Part part = Part::kSaved;
-    if (parts.contains(Part::kBehind) ||
-        (parts.contains(Part::kCore) && parts.contains(Part::kPure) && !only_dy(call))) {
-      if (parts.contains(Part::kSaved)) {
+    GroupPart part = GroupPart::kSaved;
+    if (parts.contains(GroupPart::kBehind) ||
+        (parts.contains(GroupPart::kCore) && parts.contains(GroupPart::kPure) && !only_dy(call))) {
+      if (parts.contains(GroupPart::kSaved)) {
         return fmt::format("{} combines something saved with a sum of gradients", call.name());
       }
-      part = Part::kBehind;
-    } else if (parts.contains(Part::kCore) ||
-               (parts.contains(Part::kPure) && parts.contains(Part::kSaved))) {
-      part = Part::kCore;
+      part = GroupPart::kBehind;
+    } else if (parts.contains(GroupPart::kCore) ||
+               (parts.contains(GroupPart::kPure) && parts.contains(GroupPart::kSaved))) {
+      part = GroupPart::kCore;
       std::string refusal = find_dy(call);
       if (refusal.empty()) refusal = not_linear(call);
       if (!refusal.empty()) return refusal;
-    } else if (parts.contains(Part::kPure)) {
-      part = Part::kPure;
+    } else if (parts.contains(GroupPart::kPure)) {
+      part = GroupPart::kPure;
     }
     part_of_value_[value_of(c)] = part;
     calls_[static_cast<size_t>(part)].push_back(c);
@@ -115,7 +115,7 @@ class Differentiation {
   bool only_dy(const ElementCall& call) const {
     for (const Argument& argument : call.arguments) {
       for (const TensorRef& ref : argument.tensors) {
-        if (!is_known_number(ref) && part_of(ref) == Part::kPure && ref != gradient_) return false;
+        if (!is_known_number(ref) && part_of(ref) == GroupPart::kPure && ref != gradient_) return false;
       }
     }
     return true;
@@ -125,7 +125,7 @@ class Differentiation {
   std::string find_dy(const ElementCall& call) {
     for (size_t a = 0; a < call.arguments.size(); ++a) {
       for (const TensorRef& ref : call.arguments[a].tensors) {
-        if (is_known_number(ref) || part_of(ref) != Part::kPure) continue;
+        if (is_known_number(ref) || part_of(ref) != GroupPart::kPure) continue;
         if (!call.is_whole(a)) return "a gradient is broadcast, or lies in another order";
         if (ref.geometry.dtype != call.result.geometry.dtype) {
           return "a gradient is converted to another type";
@@ -147,8 +147,8 @@ class Differentiation {
     for (size_t a = 0; a < call.arguments.size(); ++a) {
       for (const TensorRef& ref : call.arguments[a].tensors) {
         if (is_known_number(ref)) continue;
-        const Part part = part_of(ref);
-        if (part == Part::kCore || part == Part::kPure) linear.push_back(a);
+        const GroupPart part = part_of(ref);
+        if (part == GroupPart::kCore || part == GroupPart::kPure) linear.push_back(a);
       }
     }
     const auto refuse = [&] { return fmt::format("{} is not linear in the gradient", name); };
@@ -185,17 +185,17 @@ class Differentiation {
 
   // Finds the values of the core that something outside of it reads.
   std::string find_kept() {
-    const std::set<int32_t> core(calls(Part::kCore).begin(), calls(Part::kCore).end());
-    kept_ = values_leaving(rewriter_, groups_, calls(Part::kCore), core);
+    const std::set<int32_t> core(calls(GroupPart::kCore).begin(), calls(GroupPart::kCore).end());
+    kept_ = values_leaving(rewriter_, groups_, calls(GroupPart::kCore), core);
     std::set<int32_t> forward = core;
-    forward.insert(calls(Part::kSaved).begin(), calls(Part::kSaved).end());
-    if (!values_leaving(rewriter_, groups_, calls(Part::kSaved), forward).empty()) {
+    forward.insert(calls(GroupPart::kSaved).begin(), calls(GroupPart::kSaved).end());
+    if (!values_leaving(rewriter_, groups_, calls(GroupPart::kSaved), forward).empty()) {
       return "its backward makes something else that does not depend on the gradient";
     }
     if (kept_.empty() || kept_.size() > kMostKept) {
       return fmt::format("it has {} derivatives", kept_.size());
     }
-    for (const int32_t c : calls(Part::kCore)) {
+    for (const int32_t c : calls(GroupPart::kCore)) {
       const TensorRef& result = groups_.element_call(c).result;
       const bool is_kept = std::ranges::find(kept_, result.index) != kept_.end();
       if (is_kept && result.geometry.dtype != gradient_.geometry.dtype) {
@@ -204,7 +204,7 @@ class Differentiation {
     }
     // The values that the core reads must be there when the forward group runs.
     const int32_t after = choice_.forward[0].after;
-    for (const Part part : {Part::kSaved, Part::kCore}) {
+    for (const GroupPart part : {GroupPart::kSaved, GroupPart::kCore}) {
       for (const int32_t c : calls(part)) {
         for (const Argument& argument : groups_.element_call(c).arguments) {
           for (const TensorRef& ref : argument.tensors) {
@@ -227,7 +227,7 @@ class Differentiation {
   const Recording& recording_;
   const TileGroups& groups_;
   const TileChoice& choice_;
-  std::map<int32_t, Part> part_of_value_;
+  std::map<int32_t, GroupPart> part_of_value_;
   std::vector<int32_t> calls_[4];  // by part
   TensorRef gradient_;             // dy
   std::vector<int32_t> kept_;      // what the core yields
@@ -264,7 +264,7 @@ Derivative derivative_of(Rewriter& rewriter, const TileGroups& groups, const Til
   const TileGroup &forward = choice.forward[0], &backward = choice.backward[0];
   TilePiece make{.name = "derive", .after = forward.after, .source = {}};
   make.source.ones = parts.gradient().index;
-  for (const auto* list : {&forward.calls, &parts.calls(Part::kSaved), &parts.calls(Part::kCore)}) {
+  for (const auto* list : {&forward.calls, &parts.calls(GroupPart::kSaved), &parts.calls(GroupPart::kCore)}) {
     for (const int32_t c : *list) make.source.calls.push_back(groups.element_call(c));
   }
   std::ranges::stable_sort(make.source.calls, {}, &ElementCall::call);
@@ -273,10 +273,10 @@ Derivative derivative_of(Rewriter& rewriter, const TileGroups& groups, const Til
   std::ranges::copy(found.kept, std::back_inserter(make.source.outputs));
 
   TilePiece multiply{.name = "multiply", .after = backward.after, .source = {}};
-  for (const int32_t c : parts.calls(Part::kPure)) {
+  for (const int32_t c : parts.calls(GroupPart::kPure)) {
     multiply.source.calls.push_back(groups.element_call(c));
   }
-  for (const int32_t c : parts.calls(Part::kCore)) {
+  for (const int32_t c : parts.calls(GroupPart::kCore)) {
     const TensorRef& result = groups.element_call(c).result;
     const auto kept = derivative.find(result.index);
     if (kept == derivative.end()) continue;
@@ -284,7 +284,7 @@ Derivative derivative_of(Rewriter& rewriter, const TileGroups& groups, const Til
     of_value.index = kept->second;
     multiply.source.calls.push_back(product_of(parts.gradient(), of_value, result));
   }
-  for (const int32_t c : parts.calls(Part::kBehind)) {
+  for (const int32_t c : parts.calls(GroupPart::kBehind)) {
     multiply.source.calls.push_back(groups.element_call(c));
   }
   const std::set<int32_t> own(backward.calls.begin(), backward.calls.end());
