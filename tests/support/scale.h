@@ -18,9 +18,14 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-inline int test_scale(int quick) {
+// Says whether the slow tier runs, as make test-full asks for it.
+inline bool full_tests() {
   const char* full = std::getenv("REPRISE_TEST_FULL");
-  if (full != nullptr && std::strcmp(full, "1") == 0) return 10 * quick;
+  return full != nullptr && std::strcmp(full, "1") == 0;
+}
+
+inline int test_scale(int quick) {
+  if (full_tests()) return 10 * quick;
   return kSanitized ? std::max(1, quick / 5) : quick;
 }
 
