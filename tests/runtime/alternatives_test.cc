@@ -55,7 +55,7 @@ TEST(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
         const Plan plan = forced(captured, kind, pick);
         const size_t uses_now = uses(captured, plan, kind);
         used[kind] += uses_now;
-        if (uses_now == 0) continue;  // The plan is that of another kind without occurrences.
+        if (uses_now == 0) continue;  // The plan has nothing but plain training.
         captured.use(plan);
         for (int n = 0; n < 2; ++n) {  // on the heap, then in the arena
           SCOPED_TRACE(fmt::format("step {}", n));
