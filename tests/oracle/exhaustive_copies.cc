@@ -1,22 +1,18 @@
 #include "oracle/exhaustive_copies.h"
 
 #include <algorithm>
-#include <map>
-#include <queue>
 #include <tuple>
 #include <utility>
 
 namespace reprise::testing {
 namespace {
 
-enum Status : char { kAbsent, kHere, kComing };
-
 // Between two runs the actions stand in this order: drops, copies out, then the rest. Any plan can
 // be brought into it without loss: a drop and a copy out do no harm when they come earlier.
 enum Step : char { kDrop, kOut, kRest };
 
 struct State {
-  std::vector<char> device, host;  // by value: Status
+  std::vector<char> device, host;  // by value: Presence
   std::vector<char> sent;          // by value: it has been copied out
   std::vector<char> ran;           // by op
   char step = kDrop;
@@ -44,21 +40,12 @@ struct Times {
   }
 };
 
-struct Label {
-  State state;
-  Times times;
-  int64_t parent = -1;
-  std::vector<Action> actions;  // since the parent
-  bool dead = false;
-};
-
-class Exhaustive {
+class Exhaustive final : public LabelSearch<State, Times> {
  public:
   Exhaustive(const Graph& graph, const Machine& machine, int64_t budget, size_t most, Copies copies)
-      : graph_(graph),
+      : LabelSearch(graph, most),
         machine_(machine),
         budget_(budget),
-        most_(most),
         anywhere_(copies == Copies::kAnywhere) {
     while (graph.ops[loss_].phase == Phase::kForward) ++loss_;
     out_ = find_channel(machine, 0, 1);
@@ -66,7 +53,7 @@ class Exhaustive {
     shared_ = queue_of(machine, out_) == queue_of(machine, in_);
   }
 
-  BestWithCopies run() {
+  BestPlan run() {
     Label start;
     const size_t values = graph_.values.size();
     start.state = {.device = std::vector<char>(values, kAbsent),
@@ -76,24 +63,15 @@ class Exhaustive {
     start.times.to_host.assign(values, 0);
     start.times.to_device.assign(values, 0);
     for (size_t v = 0; v < values; ++v) {
-      if (graph_.values[v].kind == ValueKind::kInput) start.state.device[v] = kHere;
+      if (is_input(v)) start.state.device[v] = kHere;
     }
     if (level(start.state) > budget_) return {.finished = true};
     add(std::move(start));
-    while (!open_.empty()) {
-      const auto [least, id] = open_.top();
-      open_.pop();
-      const auto index = static_cast<size_t>(id);
-      if (labels_[index].dead) continue;
-      if (done(labels_[index].state)) return answer(index);
-      if (labels_.size() > most_) return {};
-      expand(index);
-    }
-    return {.finished = true};
+    if (const std::optional<size_t> best = search()) return answer(*best);
+    return {.finished = !gave_up_};
   }
 
  private:
-  int64_t bytes(size_t v) const { return graph_.values[v].bytes.count(); }
   int64_t level(const State& state) const {
     int64_t sum = graph_.fixed.count();
     for (size_t v = 0; v < state.device.size(); ++v) {
@@ -105,42 +83,7 @@ class Exhaustive {
     return anywhere_ || graph_.values[v].kind == ValueKind::kActivation ||
            graph_.values[v].kind == ValueKind::kSaved;
   }
-  bool is_result(size_t v) const {
-    const auto& results = graph_.results;
-    return std::find(results.begin(), results.end(), static_cast<ValueIndex>(v)) != results.end();
-  }
-  static bool once(const Op& op) { return op.once || op.phase != Phase::kForward; }
-
-  // A value is needed if an op that has still to run reads it, or one that makes a needed value.
-  // A value that is not needed is freed as soon as it is here, which no plan does better without.
-  std::vector<char> needed(const State& state) const {
-    std::vector<char> values(state.device.size(), 0);
-    for (size_t v = 0; v < values.size(); ++v) values[v] = is_result(v);
-    for (size_t o = graph_.ops.size(); o-- > 0;) {
-      const Op& op = graph_.ops[o];
-      for (const Variant& variant : op.variants) {
-        const bool makes = !once(op) && std::any_of(variant.writes.begin(), variant.writes.end(),
-                                                    [&](ValueIndex v) { return values[v] != 0; });
-        if (state.ran[o] && !makes) continue;
-        for (const ValueIndex v : variant.reads) values[static_cast<size_t>(v)] = 1;
-      }
-    }
-    return values;
-  }
-
-  // Every op that has not run runs at least once.
-  int64_t rest(const State& state) const {
-    int64_t time = 0;
-    for (size_t o = 0; o < graph_.ops.size(); ++o) {
-      if (state.ran[o]) continue;
-      Nanos least = graph_.ops[o].variants.front().time;
-      for (const Variant& variant : graph_.ops[o].variants) least = std::min(least, variant.time);
-      time += least.count();
-    }
-    return time;
-  }
-
-  bool done(const State& state) const {
+  bool done(const State& state) const override {
     return std::all_of(state.ran.begin(), state.ran.end(), [](char ran) { return ran != 0; }) &&
            std::all_of(graph_.results.begin(), graph_.results.end(),
                        [&](ValueIndex v) { return state.device[static_cast<size_t>(v)] == kHere; });
@@ -157,36 +100,21 @@ class Exhaustive {
       if (label.state.host[v] != kComing) times.to_host[v] = 0;
       if (label.state.device[v] != kComing) times.to_device[v] = 0;
     }
-    std::vector<size_t>& same = by_state_[label.state];
-    for (const size_t other : same) {
-      if (labels_[other].times.nowhere_later(times)) return;
-    }
-    std::erase_if(same, [&](size_t other) {
-      if (!times.nowhere_later(labels_[other].times)) return false;
-      labels_[other].dead = true;
-      return true;
-    });
-    same.push_back(labels_.size());
-    open_.emplace(times.now + rest(label.state), static_cast<int64_t>(labels_.size()));
-    labels_.push_back(std::move(label));
+    const int64_t least = times.now + rest(label.state.ran);
+    enqueue(std::move(label), least);
   }
 
-  Label child(size_t parent) const {
-    Label label{labels_[parent].state, labels_[parent].times, static_cast<int64_t>(parent), {}};
-    return label;
-  }
-  const std::string& id(size_t v) const { return graph_.values[v].id; }
   const std::string& host() const { return machine_.memories[1].name; }
   const std::string& device() const { return machine_.memories[0].name; }
 
-  void expand(size_t parent) {
-    needed_ = needed(labels_[parent].state);
+  void expand(size_t parent) override {
+    needed_ = needed(labels_[parent].state.ran);
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
       for (const Variant& variant : graph_.ops[o].variants) run_op(parent, o, variant);
     }
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const State state = labels_[parent].state;
-      if (graph_.values[v].kind == ValueKind::kInput || (is_result(v) && !anywhere_)) continue;
+      if (is_input(v) || (is_result(v) && !anywhere_)) continue;
       if (is_result(v) && state.device[v] == kComing) arrive(parent, v);
       if (state.step == kDrop && state.device[v] == kHere && state.host[v] == kAbsent)
         drop(parent, v);
@@ -278,12 +206,7 @@ class Exhaustive {
     const Op& op = graph_.ops[o];
     Label label = child(parent);
     State& state = label.state;
-    if (once(op)) {
-      if (state.ran[o]) return;
-      for (size_t before = 0; before < o; ++before) {
-        if (once(graph_.ops[before]) && !state.ran[before]) return;
-      }
-    }
+    if (!is_its_turn(state.ran, o)) return;
     const auto wanted = [&](ValueIndex v) {
       return needed_[static_cast<size_t>(v)] && state.device[static_cast<size_t>(v)] == kAbsent;
     };
@@ -306,11 +229,11 @@ class Exhaustive {
     state.step = kDrop;
     label.times.now += variant.time.count();
     label.actions.push_back({ActionKind::kRun, op.id, variant.name});
-    const std::vector<char> still = needed(state);
+    const std::vector<char> still = needed(state.ran);
     for (size_t v = 0; v < still.size(); ++v) {
       const bool here = state.device[v] == kHere &&
                         (state.host[v] == kAbsent || (anywhere_ && state.host[v] == kHere));
-      if (!here || still[v] || graph_.values[v].kind == ValueKind::kInput) continue;
+      if (!here || still[v] || is_input(v)) continue;
       state.device[v] = kAbsent;
       label.actions.push_back({ActionKind::kFree, id(v), ""});
       if (state.host[v] == kAbsent) continue;
@@ -320,49 +243,37 @@ class Exhaustive {
     add(std::move(label));
   }
 
-  BestWithCopies answer(size_t last) const {
-    BestWithCopies best{.finished = true, .time = labels_[last].times.now};
-    for (auto at = static_cast<int64_t>(last); at >= 0;
-         at = labels_[static_cast<size_t>(at)].parent) {
-      const std::vector<Action>& part = labels_[static_cast<size_t>(at)].actions;
-      best.actions.insert(best.actions.begin(), part.begin(), part.end());
-    }
+  BestPlan answer(size_t last) const {
+    BestPlan best{true, labels_[last].times.now, actions_to(last)};
     // The values that are left are given back at the end. Copies under way have to be waited for,
     // which a plan of least time does before its last run or not at all: such a plan is not made.
     const State& state = labels_[last].state;
     for (size_t v = 0; v < state.device.size(); ++v) {
-      if (graph_.values[v].kind == ValueKind::kInput) continue;
+      if (is_input(v)) continue;
       if (state.host[v] == kAbsent || (is_result(v) && !anywhere_)) continue;
       if (!anywhere_ || state.host[v] == kComing) best.actions.clear();
       if (best.actions.empty()) return best;
       best.actions.push_back({ActionKind::kFree, id(v), "", host()});
     }
     for (size_t v = 0; v < state.device.size(); ++v) {
-      if (graph_.values[v].kind == ValueKind::kInput || is_result(v)) continue;
+      if (is_input(v) || is_result(v)) continue;
       if (state.device[v] == kHere) best.actions.push_back({ActionKind::kFree, id(v), ""});
     }
     return best;
   }
 
-  const Graph& graph_;
   const Machine& machine_;
   int64_t budget_;
-  size_t most_;
   const bool anywhere_;
   int32_t out_ = 0, in_ = 0;
   bool shared_ = false;
-  size_t loss_ = 0;           // the first op behind the forward
-  std::vector<char> needed_;  // in the label that is being expanded
-  std::vector<Label> labels_;
-  std::map<State, std::vector<size_t>> by_state_;
-  using Entry = std::pair<int64_t, int64_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open_;
+  size_t loss_ = 0;  // the first op behind the forward
 };
 
 }  // namespace
 
-BestWithCopies best_plan_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
-                                     size_t most_labels, Copies copies) {
+BestPlan best_plan_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
+                               size_t most_labels, Copies copies) {
   return Exhaustive(graph, machine, budget, most_labels, copies).run();
 }
 

@@ -4,12 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
-#include "reprise/model/graph.h"
+#include "oracle/label_search.h"
 #include "reprise/model/machine.h"
-#include "reprise/model/plan.h"
 
 namespace reprise::testing {
 
@@ -19,19 +16,12 @@ enum class Copies {
   kAnywhere,  // every value that is no input, at any time; it stays elsewhere when it comes back
 };
 
-struct BestWithCopies {
-  bool finished = false;             // else the search gave up at `most_labels`
-  std::optional<int64_t> time = {};  // none if no plan fits
-  std::vector<Action> actions = {};  // a plan of that time, with all its frees
-};
-
 // Over plans that run ops any number of times (those that run once in order), free values at any
 // time, and copy values to memory 1 and back; a value is copied out at most once. The machine has
 // two memories, with a channel each way. The graph has at most 24 values that are no inputs, no
-// choices, no reuses and nothing consumed. A* over labels (the time of the compute stream, when
-// channels are free, when copies arrive), where a label is dropped if another one of the same state
-// is nowhere later.
-BestWithCopies best_plan_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
-                                     size_t most_labels, Copies copies = Copies::kAroundTheLoss);
+// choices, no reuses and nothing consumed. Times are that of the compute stream, when channels are
+// free, and when copies arrive.
+BestPlan best_plan_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
+                               size_t most_labels, Copies copies = Copies::kAroundTheLoss);
 
 }  // namespace reprise::testing

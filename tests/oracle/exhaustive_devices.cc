@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <queue>
 #include <utility>
 
 namespace reprise::testing {
 namespace {
 
-enum Status : char { kAbsent, kHere, kComing };
 constexpr int kDevices = 2;
 
 template <class T>
@@ -39,25 +36,17 @@ struct Times {
   }
 };
 
-struct Label {
-  State state;
-  Times times;
-  int64_t parent = -1;
-  std::vector<Action> actions = {};
-  bool dead = false;
-};
-
-class Exhaustive {
+class Exhaustive final : public LabelSearch<State, Times> {
  public:
   Exhaustive(const Graph& graph, const Machine& machine, int64_t budget, size_t most)
-      : graph_(graph), machine_(machine), most_(most) {
+      : LabelSearch(graph, most), machine_(machine) {
     const auto& capacity = machine.memories[1].capacity;
     capacity_ = {budget, capacity ? capacity->count() : int64_t{1} << 60};
     for (int d = 0; d < kDevices; ++d) channel_[d] = find_channel(machine, d, 1 - d);
     shared_ = queue_of(machine, channel_[0]) == queue_of(machine, channel_[1]);
   }
 
-  BestOnDevices run() {
+  BestPlan run() {
     Label start;
     const size_t values = graph_.values.size();
     for (int d = 0; d < kDevices; ++d) {
@@ -71,25 +60,11 @@ class Exhaustive {
     }
     if (level(start.state, 0) > capacity_[0]) return {.finished = true};
     add(std::move(start));
-    while (!open_.empty()) {
-      const auto index = static_cast<size_t>(open_.top().second);
-      open_.pop();
-      if (labels_[index].dead) continue;
-      if (labels_[index].state.finished) return answer(index);
-      if (labels_.size() > most_) return {};
-      expand(index);
-    }
-    return {.finished = true};
+    if (const std::optional<size_t> best = search()) return answer(*best);
+    return {.finished = !gave_up_};
   }
 
  private:
-  int64_t bytes(size_t v) const { return graph_.values[v].bytes.count(); }
-  bool is_input(size_t v) const { return graph_.values[v].kind == ValueKind::kInput; }
-  bool is_result(size_t v) const {
-    return std::count(graph_.results.begin(), graph_.results.end(), static_cast<ValueIndex>(v)) > 0;
-  }
-  static bool once(const Op& op) { return op.once || op.phase != Phase::kForward; }
-  const std::string& id(size_t v) const { return graph_.values[v].id; }
   std::string name(int d) const { return machine_.memories[static_cast<size_t>(d)].name; }
 
   int64_t level(const State& state, int d) const {
@@ -100,34 +75,7 @@ class Exhaustive {
     return sum;
   }
 
-  // A value is needed if it is a result, or an op that has still to run may read it, or one that
-  // makes a needed value.
-  std::vector<char> needed(const State& state) const {
-    std::vector<char> values(graph_.values.size(), 0);
-    for (size_t v = 0; v < values.size(); ++v) values[v] = is_result(v);
-    for (size_t o = graph_.ops.size(); o-- > 0;) {
-      const Op& op = graph_.ops[o];
-      for (const Variant& variant : op.variants) {
-        const bool makes = !once(op) && std::any_of(variant.writes.begin(), variant.writes.end(),
-                                                    [&](ValueIndex v) { return values[v] != 0; });
-        if (state.ran[o] && !makes) continue;
-        for (const ValueIndex v : variant.reads) values[static_cast<size_t>(v)] = 1;
-      }
-    }
-    return values;
-  }
-
-  // The two devices have to do at least this together.
-  int64_t rest(const State& state) const {
-    int64_t time = 0;
-    for (size_t o = 0; o < graph_.ops.size(); ++o) {
-      if (state.ran[o]) continue;
-      Nanos least = graph_.ops[o].variants.front().time;
-      for (const Variant& variant : graph_.ops[o].variants) least = std::min(least, variant.time);
-      time += least.count();
-    }
-    return time;
-  }
+  bool done(const State& state) const override { return state.finished; }
 
   void add(Label label) {
     Times& times = label.times;
@@ -140,27 +88,13 @@ class Exhaustive {
         times.left[d][v] = gone ? 0 : std::max(times.left[d][v], times.clock[d]);
       }
     }
-    std::vector<size_t>& same = by_state_[label.state];
-    for (const size_t other : same) {
-      if (labels_[other].times.nowhere_later(times)) return;
-    }
-    std::erase_if(same, [&](size_t other) {
-      if (!times.nowhere_later(labels_[other].times)) return false;
-      labels_[other].dead = true;
-      return true;
-    });
-    same.push_back(labels_.size());
-    const int64_t together = times.clock[0] + times.clock[1] + rest(label.state);
-    open_.emplace(std::max(late, (together + 1) / 2), static_cast<int64_t>(labels_.size()));
-    labels_.push_back(std::move(label));
+    // The two devices have to do at least the rest together.
+    const int64_t together = times.clock[0] + times.clock[1] + rest(label.state.ran);
+    enqueue(std::move(label), std::max(late, (together + 1) / 2));
   }
 
-  Label child(size_t parent) const {
-    return {labels_[parent].state, labels_[parent].times, static_cast<int64_t>(parent)};
-  }
-
-  void expand(size_t parent) {
-    needed_ = needed(labels_[parent].state);
+  void expand(size_t parent) override {
+    needed_ = needed(labels_[parent].state.ran);
     finish(parent);
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
       for (const Variant& variant : graph_.ops[o].variants) run_op(parent, o, variant);
@@ -222,12 +156,7 @@ class Exhaustive {
     const auto d = static_cast<int>(find_memory(machine_, variant.at));
     Label label = child(parent);
     State& state = label.state;
-    if (once(op)) {
-      if (state.ran[o]) return;
-      for (size_t before = 0; before < o; ++before) {
-        if (once(graph_.ops[before]) && !state.ran[before]) return;
-      }
-    }
+    if (!is_its_turn(state.ran, o)) return;
     const auto wanted = [&](ValueIndex v) {
       return needed_[static_cast<size_t>(v)] && state.status[d][static_cast<size_t>(v)] == kAbsent;
     };
@@ -247,7 +176,7 @@ class Exhaustive {
     label.times.clock[d] += variant.time.count();
     label.actions.push_back({ActionKind::kRun, op.id, variant.name});
     // What nobody needs any more goes at once, if that holds nobody up.
-    const std::vector<char> still = needed(state);
+    const std::vector<char> still = needed(state.ran);
     for (size_t v = 0; v < still.size(); ++v) {
       if (still[v] || is_input(v) || state.status[d][v] != kHere) continue;
       if (state.status[1 - d][v] != kAbsent) continue;
@@ -276,34 +205,21 @@ class Exhaustive {
     add(std::move(label));
   }
 
-  BestOnDevices answer(size_t last) const {
+  BestPlan answer(size_t last) const {
     const Both<int64_t>& clock = labels_[last].times.clock;
-    BestOnDevices best{.finished = true, .time = std::max(clock[0], clock[1])};
-    for (auto at = static_cast<int64_t>(last); at >= 0;
-         at = labels_[static_cast<size_t>(at)].parent) {
-      const std::vector<Action>& part = labels_[static_cast<size_t>(at)].actions;
-      best.actions.insert(best.actions.begin(), part.begin(), part.end());
-    }
-    return best;
+    return {true, std::max(clock[0], clock[1]), actions_to(last)};
   }
 
-  const Graph& graph_;
   const Machine& machine_;
-  const size_t most_;
   Both<int64_t> capacity_{};
   Both<int32_t> channel_{};
   bool shared_ = false;
-  std::vector<char> needed_;  // in the label that is being expanded
-  std::vector<Label> labels_;
-  std::map<State, std::vector<size_t>> by_state_;
-  using Entry = std::pair<int64_t, int64_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open_;
 };
 
 }  // namespace
 
-BestOnDevices best_on_devices(const Graph& graph, const Machine& machine, int64_t budget,
-                              size_t most_labels) {
+BestPlan best_on_devices(const Graph& graph, const Machine& machine, int64_t budget,
+                         size_t most_labels) {
   return Exhaustive(graph, machine, budget, most_labels).run();
 }
 

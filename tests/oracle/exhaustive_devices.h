@@ -3,27 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
-#include "reprise/model/graph.h"
+#include "oracle/label_search.h"
 #include "reprise/model/machine.h"
-#include "reprise/model/plan.h"
 
 namespace reprise::testing {
-
-struct BestOnDevices {
-  bool finished = false;             // else the search gave up at `most_labels`
-  std::optional<int64_t> time = {};  // none if no plan fits
-  std::vector<Action> actions = {};  // a plan of that time
-};
 
 // Over plans that run ops any number of times (those that run once in order) on either device, copy
 // values either way at any time, and free them at any time. The machine has two memories that
 // compute, with a channel each way. The graph has no choices, no roles, nothing random, no reuses
-// and nothing consumed. A* over labels (clocks, when channels are free, when copies are over),
-// where a label is dropped if another one of the same state is nowhere later.
-BestOnDevices best_on_devices(const Graph& graph, const Machine& machine, int64_t budget,
-                              size_t most_labels);
+// and nothing consumed. Times are clocks, when channels are free, and when copies are over.
+BestPlan best_on_devices(const Graph& graph, const Machine& machine, int64_t budget,
+                         size_t most_labels);
 
 }  // namespace reprise::testing

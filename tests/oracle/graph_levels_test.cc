@@ -26,7 +26,7 @@ PlanOptions on(const Machine& machine, Bytes budget) {
   options.budget = budget;
   options.machine = machine;
   options.threads = 1;
-  options.time_limit = search_limit(2000);
+  options.time_limit = kNoTimeLimit;
   return options;
 }
 
@@ -48,7 +48,7 @@ double share_above(int64_t time, int64_t least) {
 
 void ask(const Graph& graph, const Machine& machine, Bytes budget, size_t most_labels,
          Score& score) {
-  const BestWithCopies best =
+  const BestPlan best =
       best_plan_with_copies(graph, machine, budget.count(), most_labels, Copies::kAnywhere);
   if (!best.finished) {
     ++score.gave_up;
@@ -159,7 +159,7 @@ void expect_bounds_below(const Graph& graph, std::mt19937_64& random, Score& sco
   for (const int percent : {0, 20, 40, 60, 80}) {
     const Bytes budget(least + std::max<int64_t>(0, plain - least) * percent / 100);
     SCOPED_TRACE("budget " + std::to_string(budget.count()));
-    const BestWithCopies best =
+    const BestPlan best =
         best_plan_with_copies(graph, machine, budget.count(), 2'000, Copies::kAnywhere);
     if (!best.finished || !best.time) continue;
     const internal::bound::CopyBound bound = bound_of(graph, machine, budget);

@@ -22,12 +22,12 @@ namespace reprise {
 namespace {
 
 using testing::best_plan_with_copies;
-using testing::BestWithCopies;
+using testing::BestPlan;
 using testing::found;
 using testing::random_chain;
 using testing::random_machine;
 using testing::RandomChainOptions;
-using testing::search_limit;
+using testing::kNoTimeLimit;
 
 Machine two_memories(std::mt19937_64& random, bool shared) {
   return random_machine(random, {.most_memories = 2, .shared = shared});
@@ -38,7 +38,7 @@ PlanOptions on(const Machine& machine, Bytes budget) {
   options.budget = budget;
   options.machine = machine;
   options.threads = 1;
-  options.time_limit = search_limit(2000);
+  options.time_limit = kNoTimeLimit;
   return options;
 }
 
@@ -52,7 +52,7 @@ void ask(const Chain& chain, const Machine& machine, int percent, size_t most_la
          Score& score) {
   const Graph graph = lower(chain);
   const Bytes budget(baseline(graph).peak.count() * percent / 100);
-  const BestWithCopies best = best_plan_with_copies(graph, machine, budget.count(), most_labels);
+  const BestPlan best = best_plan_with_copies(graph, machine, budget.count(), most_labels);
   if (!best.finished) {
     ++score.gave_up;
     return;

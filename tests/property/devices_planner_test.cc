@@ -28,7 +28,7 @@ PlanOptions on(const Machine& machine, Bytes budget, const char* planner) {
   options.machine = machine;
   options.planner = planner;
   options.threads = 1;
-  options.time_limit = search_limit(4000);
+  options.time_limit = kNoTimeLimit;
   return options;
 }
 

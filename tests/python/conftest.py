@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import re
@@ -40,6 +41,15 @@ def output_of_program(text: str, folder: pathlib.Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_of_the_files_before() -> None:
+    """Files share a process. What one of them left behind would count in the budgets of the next."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+    gc.collect()
 
 
 @pytest.fixture

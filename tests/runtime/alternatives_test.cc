@@ -13,9 +13,16 @@ using training::ModelConfig;
 
 namespace {
 
-class AlternativesTest : public ::testing::TestWithParam<std::string> {};
+// Returns the kinds that are forced, and an empty name for all of them together.
+std::vector<std::string> kinds() {
+  std::vector<std::string> all{""};
+  for (const AlternativeInfo& info : alternatives()) {
+    if (info.in_graph && info.exactness == Exactness::kBitwise) all.push_back(info.name);
+  }
+  return all;
+}
 
-TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
+TEST(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
   install_cpu_allocator();
   std::map<std::string, size_t> used;
   for (const char* model_name :
@@ -23,9 +30,8 @@ TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
     SCOPED_TRACE(model_name);
     at::manual_seed(5);
     ModelConfig config = small_config(model_name);
-    if (config.model == "unet") config.input[0] = 8;  // samples that can be parted
-    const bool has_rows = GetParam().empty() || GetParam().ends_with("-by-rows");
-    if (config.model == "gpt" && has_rows) config.input = {2, 200};  // rows that can be parted
+    if (config.model == "unet") config.input[0] = 8;     // samples that can be parted
+    if (config.model == "gpt") config.input = {2, 200};  // rows that can be parted
     const Model model = make_model(config);
     const Tensors inputs{model.sample_input(), model.sample_target()};
     auto step = [&](const Tensors& in) {
@@ -40,44 +46,31 @@ TEST_P(AlternativesTest, ForcedOneKindAtATimeAndTogetherTheyLeaveTheSameBits) {
     drop_gradients(model.stages, {inputs[0]});
     const Bits expected = bits_now(model.stages, {inputs[0]}, step(inputs));
 
-    // Each choice has up to three late realizations.
-    const bool has_many = GetParam().empty() || GetParam() == "late-gradient";
-    for (size_t pick = 0; pick < (has_many ? 4 : 2); ++pick) {
-      SCOPED_TRACE(fmt::format("way {}", pick));
-      const Plan plan = forced(captured, GetParam(), pick);
-      used[model_name] += uses(captured, plan, GetParam());
-      captured.use(plan);
-      for (int n = 0; n < 2; ++n) {  // on the heap, then in the arena
-        SCOPED_TRACE(fmt::format("step {}", n));
-        state.restore();
-        drop_gradients(model.stages, {inputs[0]});
-        const at::Tensor loss = captured.run(inputs);
-        EXPECT_EQ(difference(expected, bits_now(model.stages, {inputs[0]}, loss)).substr(0, 80),
-                  "");
-        EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+    for (const std::string& kind : kinds()) {
+      SCOPED_TRACE(kind.empty() ? "all kinds" : kind);
+      const size_t ways = std::min<size_t>(ways_of(captured.graph(), kind), 4);
+      for (size_t pick = 0; pick < ways; ++pick) {
+        SCOPED_TRACE(fmt::format("way {}", pick));
+        const Plan plan = forced(captured, kind, pick);
+        used[kind] += uses(captured, plan, kind);
+        captured.use(plan);
+        for (int n = 0; n < 2; ++n) {  // on the heap, then in the arena
+          SCOPED_TRACE(fmt::format("step {}", n));
+          state.restore();
+          drop_gradients(model.stages, {inputs[0]});
+          const at::Tensor loss = captured.run(inputs);
+          EXPECT_EQ(difference(expected, bits_now(model.stages, {inputs[0]}, loss)).substr(0, 80),
+                    "");
+          EXPECT_EQ(captured.last_step().predicted_peak, captured.last_step().measured_peak);
+        }
       }
     }
     state.restore();
   }
-  size_t total = 0;
-  for (const auto& [name, count] : used) total += count;
-  EXPECT_GT(total, 0u) << "no model has such an occurrence: the test shows nothing";
-}
-
-std::vector<std::string> kinds() {
-  std::vector<std::string> all{""};
-  for (const AlternativeInfo& info : alternatives()) {
-    if (info.in_graph && info.exactness == Exactness::kBitwise) all.push_back(info.name);
+  for (const std::string& kind : kinds()) {
+    EXPECT_GT(used[kind], 0U) << "no model has an occurrence of " << kind << ": nothing is shown";
   }
-  return all;
 }
-
-INSTANTIATE_TEST_SUITE_P(Kinds, AlternativesTest, ::testing::ValuesIn(kinds()),
-                         [](const auto& param) {
-                           std::string name = param.param.empty() ? "all" : param.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
 
 TEST(AlternativesOptionsTest, KindsAreSwitchedByName) {
   install_cpu_allocator();

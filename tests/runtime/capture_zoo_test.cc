@@ -11,8 +11,6 @@ namespace reprise::runtime::testing {
 
 using training::make_model;
 using training::Model;
-using training::ModelInfo;
-using training::models;
 
 namespace {
 
@@ -113,7 +111,7 @@ TEST_P(CaptureZoo, StepsEqualPlainTrainingInThePredictedBytes) {
   EXPECT_LE(baseline(with_all.graph()).peak.count(), eager_peak)
       << "values die at their last use, not with their names";
 
-  const bool all = std::getenv("REPRISE_TEST_FULL") != nullptr;
+  const bool all = reprise::testing::full_tests();
   const std::vector<int> every{0, 1, 2, 3, 4, 5};
   steps_at_budgets(with_all, all ? every : std::vector{0, 3, 5});
   EXPECT_GE(steps_at_budgets(without_late, all ? every : std::vector{2, 4}), 1)
@@ -142,13 +140,7 @@ TEST_P(CaptureZoo, ThePlanInForceIsTheOneThatRanLast) {
   state_.restore();
 }
 
-std::vector<std::string> names() {
-  std::vector<std::string> list;
-  for (const ModelInfo& info : models()) list.push_back(info.name);
-  return list;
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, CaptureZoo, ::testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(Models, CaptureZoo, ::testing::ValuesIn(tested_models()),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -7,14 +7,13 @@
 
 #include "optimizer_steps.h"
 #include "reprise/check/simulate.h"
-#include "support/scale.h"
 
 namespace reprise::runtime::testing {
 
 namespace {
 
 int64_t smallest_peak_of(const Graph& graph) {
-  return plan(graph, {.budget = graph.fixed, .time_limit = reprise::testing::search_limit(400)})
+  return plan(graph, {.budget = graph.fixed, .time_limit = Nanos(400'000'000)})
       .smallest_budget.value_or(baseline(graph).peak)
       .count();
 }
@@ -60,7 +59,7 @@ void expect_same_training(const MakeTraining& make, bool recomputes) {
     const int64_t floor = k == 0 ? plain : smallest_peak_of(step.graph());
     try {
       step.plan({.budget = Bytes(plain - (plain - floor) * k / 3),
-                 .time_limit = reprise::testing::search_limit(500)});
+                 .time_limit = Nanos(500'000'000)});
     } catch (const BudgetError&) {  // the search for tight ones may need longer
       EXPECT_GT(k, 0);
       continue;

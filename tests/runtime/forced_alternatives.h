@@ -34,6 +34,20 @@ inline std::vector<size_t> realizations_of(const Choice& choice, const std::stri
   return all;
 }
 
+// Returns the largest number of alternatives of this kind (empty: of any) that an operation has.
+inline size_t ways_of(const Graph& graph, const std::string& kind) {
+  size_t most = 0;
+  for (const Op& op : graph.ops) {
+    size_t count = 0;
+    for (const Variant& variant : op.variants) count += is_of(variant, kind);
+    most = std::max(most, count);
+  }
+  for (const Choice& choice : graph.choices) {
+    most = std::max(most, realizations_of(choice, kind).size());
+  }
+  return most;
+}
+
 // Returns the graph with alternatives of this kind (empty: of any) that take no time, so that a
 // plan without a limit uses them wherever it can. If an operation has several, the `pick`-th takes
 // no time, and the others are left out or too slow to be used.

@@ -103,9 +103,7 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Zoo, EveryModelKeepsLess,
-                         ::testing::Values("resnet20", "resnet18", "resnet34", "resnet50",
-                                           "resnet101", "vgg16_bn", "densenet121", "mobilenet_v2",
-                                           "unet", "gpt", "lstm", "mlp"),
+                         ::testing::ValuesIn(testing::tested_models()),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -43,11 +43,7 @@ TEST_P(LockstepZoo, TheStepAgreesWithItsRecordingAndTakesNoMemory) {
   EXPECT_GT(plain, 10 * compared);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LockstepZoo, ::testing::ValuesIn([] {
-                           std::vector<std::string> names;
-                           for (const auto& model : training::models()) names.push_back(model.name);
-                           return names;
-                         }()),
+INSTANTIATE_TEST_SUITE_P(All, LockstepZoo, ::testing::ValuesIn(tested_models()),
                          [](const auto& row) { return row.param; });
 
 }  // namespace

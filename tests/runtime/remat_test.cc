@@ -11,36 +11,18 @@
 #include "plain_step.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
+#include "small_models.h"
 #include "training/zoo.h"
 
 namespace reprise::runtime {
 
 using training::make_model;
 using training::Model;
-using training::ModelConfig;
 
 namespace {
 
 using testing::StepResult;
 using testing::StepState;
-
-// Small enough for a test, large enough that activations and every kind of layer matter.
-std::vector<ModelConfig> small_models() {
-  return {
-      {.model = "mlp", .input = {32, 1, 8, 8}, .width = 64, .layers = 6},
-      {.model = "resnet20", .input = {4, 3, 16, 16}},
-      {.model = "resnet18", .input = {4, 3, 32, 32}},
-      {.model = "resnet34", .input = {2, 3, 32, 32}},
-      {.model = "resnet50", .input = {2, 3, 32, 32}},
-      {.model = "resnet101", .input = {2, 3, 32, 32}},
-      {.model = "vgg16_bn", .input = {2, 3, 32, 32}},
-      {.model = "densenet121", .input = {2, 3, 32, 32}},
-      {.model = "mobilenet_v2", .input = {2, 3, 32, 32}},
-      {.model = "unet", .input = {2, 3, 32, 32}},
-      {.model = "gpt", .input = {2, 32}, .width = 64, .layers = 3, .heads = 4, .vocabulary = 128},
-      {.model = "lstm", .input = {4, 8, 16}, .width = 32},
-  };
-}
 
 Loss loss_of(const Model& model, const at::Tensor& target) {
   return [loss = model.loss, target](const Tensors& y) { return loss(y.at(0), target); };
@@ -58,12 +40,12 @@ StepResult planned_step(Remat& remat, const std::vector<Stage>& stages, const Te
   return testing::snapshot(stages, inputs, value);
 }
 
-class EveryModel : public ::testing::TestWithParam<ModelConfig> {};
+class EveryModel : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
   install_cpu_allocator();
   at::manual_seed(7);
-  const Model model = make_model(GetParam());
+  const Model model = make_model(testing::small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const at::Tensor target = model.sample_target();
   const Loss loss = loss_of(model, target);
@@ -83,7 +65,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
   // Plain training was measured before the copies that this test compares with were made.
   const int64_t level = (remat->chain().fixed + remat->chain().input.bytes).count();
   fmt::print("{}: plain peak {}, keep-all plan {}, smallest {} above level ({} points)\n",
-             GetParam().model, plain_peak - plain_level, largest - level, smallest - level,
+             GetParam(), plain_peak - plain_level, largest - level, smallest - level,
              curve.points.size());
   for (int k = 0; k <= 4; ++k) {
     const int64_t budget = smallest + (largest - smallest) * k / 4;
@@ -101,7 +83,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
 TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   install_cpu_allocator();
   at::manual_seed(7);
-  const Model model = make_model(GetParam());
+  const Model model = make_model(testing::small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const Loss loss = loss_of(model, model.sample_target());
   // The plan's budget is right; the limit is set behind its back, when the first stage runs.
@@ -143,7 +125,7 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
 TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   install_cpu_allocator();
   at::manual_seed(7);
-  const Model model = make_model(GetParam());
+  const Model model = make_model(testing::small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const Loss loss = loss_of(model, model.sample_target());
   MeasureOptions measure = quick();
@@ -160,8 +142,8 @@ TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, EveryModel, ::testing::ValuesIn(small_models()),
-                         [](const auto& param) { return param.param.model; });
+INSTANTIATE_TEST_SUITE_P(Zoo, EveryModel, ::testing::ValuesIn(testing::tested_models()),
+                         [](const auto& param) { return param.param; });
 
 }  // namespace
 }  // namespace reprise::runtime

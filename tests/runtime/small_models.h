@@ -1,9 +1,12 @@
-// Makes every model of the zoo at a size whose steps take milliseconds.
+// Makes every model of the zoo at a size whose steps take milliseconds. Says which of them the tests
+// of the zoo take.
 #pragma once
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "support/scale.h"
 #include "training/zoo.h"
 
 namespace reprise::runtime::testing {
@@ -28,6 +31,15 @@ inline ModelConfig small_config(const std::string& model) {
   ModelConfig config = configs.at(model);
   config.model = model;
   return config;
+}
+
+// Returns the models that tests of the zoo take: one of each structure, and all of them in the slow
+// tier. A model that another one stands for has the same kinds of layers and of connections.
+inline std::vector<std::string> tested_models() {
+  if (!reprise::testing::full_tests()) return {"resnet18", "densenet121", "unet", "gpt", "lstm"};
+  std::vector<std::string> all;
+  for (const training::ModelInfo& info : training::models()) all.push_back(info.name);
+  return all;
 }
 
 }  // namespace reprise::runtime::testing

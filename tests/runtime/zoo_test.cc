@@ -1,6 +1,5 @@
-// Checks promises of the model zoo (training/zoo.h) for every model: the published number of
-// parameters, the right output, and stages that neither change nor alias their input and remember
-// nothing. A configuration that does not fit is refused with an InputError.
+// Checks promises of the model zoo (training/zoo.h): the published number of parameters, the right
+// output, and stages that neither change nor alias their input and remember nothing. A configuration that does not fit is refused with an InputError.
 #include "training/zoo.h"
 
 #include <gtest/gtest.h>
@@ -10,45 +9,18 @@
 #include <set>
 
 #include "reprise/model/errors.h"
+#include "small_models.h"
 
 namespace reprise::runtime {
 
 using training::make_model;
 using training::Model;
 using training::ModelConfig;
-using training::ModelInfo;
-using training::models;
 
 namespace {
 
 using at::Tensor;
-
-// The models are so small that all of them run in seconds.
-ModelConfig small(const std::string& model) {
-  static const std::map<std::string, ModelConfig> configs = {
-      {"mlp", {.input = {3, 1, 5, 4}, .width = 8, .layers = 2}},
-      {"resnet20", {.input = {2, 1, 12, 12}}},
-      {"resnet18", {.input = {2, 1, 28, 28}}},
-      {"resnet34", {.input = {2, 3, 20, 33}, .classes = 7}},
-      {"resnet50", {.input = {2, 1, 28, 28}}},
-      {"resnet101", {.input = {1, 1, 40, 40}}},
-      {"vgg16_bn", {.input = {2, 1, 32, 32}}},
-      {"densenet121", {.input = {2, 1, 29, 29}}},
-      {"mobilenet_v2", {.input = {2, 1, 28, 28}}},
-      {"unet", {.input = {2, 2, 16, 24}, .classes = 5, .width = 8}},
-      {"gpt", {.input = {2, 6}, .width = 16, .layers = 2, .heads = 2, .vocabulary = 11}},
-      {"lstm", {.input = {3, 4, 5}, .classes = 6, .width = 8, .layers = 2}},
-  };
-  ModelConfig config = configs.at(model);
-  config.model = model;
-  return config;
-}
-
-std::vector<std::string> names() {
-  std::vector<std::string> list;
-  for (const ModelInfo& info : models()) list.push_back(info.name);
-  return list;
-}
+using testing::small_config;
 
 // Counts every parameter once, however many stages share it.
 std::vector<Tensor> parameters(const Model& model) {
@@ -76,11 +48,11 @@ Tensors run(const Model& model, Tensors values) {
 
 Tensor run(const Model& model, const Tensor& input) { return run(model, Tensors{input}).at(0); }
 
-class Zoo : public testing::TestWithParam<std::string> {
+class Zoo : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     torch::manual_seed(7);
-    model = make_model(small(GetParam()));
+    model = make_model(small_config(GetParam()));
     input = model.sample_input();
     target = model.sample_target();
   }
@@ -159,25 +131,25 @@ TEST_P(Zoo, EveryParameterGetsAGradient) {
 TEST_P(Zoo, IsAFunctionOfTheRandomState) {
   torch::manual_seed(7);
   const std::vector<Tensor> expected = parameters(model);
-  const std::vector<Tensor> again = parameters(make_model(small(GetParam())));
+  const std::vector<Tensor> again = parameters(make_model(small_config(GetParam())));
   ASSERT_EQ(expected.size(), again.size());
   for (size_t i = 0; i < again.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], again[i]));
 }
 
 TEST_P(Zoo, RefusesShapesOfAnotherRankAndEmptyOnes) {
-  ModelConfig config = small(GetParam());
+  ModelConfig config = small_config(GetParam());
   config.input.push_back(3);
   EXPECT_THROW(make_model(config), InputError);
   config.input = {4};
   EXPECT_THROW(make_model(config), InputError);
-  config = small(GetParam());
+  config = small_config(GetParam());
   config.input[1] = 0;
   EXPECT_THROW(make_model(config), InputError);
   config.input[1] = int64_t{1} << 62;
   EXPECT_THROW(make_model(config), InputError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Zoo, testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(Models, Zoo, ::testing::ValuesIn(testing::tested_models()),
                          [](const auto& instance) { return instance.param; });
 
 TEST(ZooCounts, AreThePublishedOnes) {
@@ -224,7 +196,7 @@ TEST(ZooCounts, OfTheModelsWithOwnHeads) {
 TEST(ZooNames, AreThoseOfTorchvision) {
   const auto keys = [](const char* name) {
     std::set<std::string> set;
-    for (const Stage& stage : make_model(small(name)).stages) {
+    for (const Stage& stage : make_model(small_config(name)).stages) {
       if (!stage.module) continue;
       for (const auto& p : stage.module->named_parameters()) set.insert(stage.name + "." + p.key());
     }
@@ -248,14 +220,14 @@ TEST(ZooNames, AreThoseOfTorchvision) {
 }
 
 TEST(ZooGpt, TiesTheHeadToTheEmbedding) {
-  const Model model = make_model(small("gpt"));
+  const Model model = make_model(small_config("gpt"));
   const Tensor tokens = model.stages.front().module->named_parameters()["tokens"];
   const Tensor head = model.stages.back().module->named_parameters()["weight"];
   EXPECT_TRUE(tokens.is_same(head));
 }
 
 TEST(ZooGpt, SeesNoLaterToken) {
-  ModelConfig config = small("gpt");
+  ModelConfig config = small_config("gpt");
   config.dropout = 0;
   const Model model = make_model(config);
   const Tensor input = model.sample_input();
@@ -267,7 +239,7 @@ TEST(ZooGpt, SeesNoLaterToken) {
 }
 
 TEST(ZooLstm, ComputesWhatTorchsLstmDoes) {
-  const Model model = make_model(small("lstm"));
+  const Model model = make_model(small_config("lstm"));
   const ModelConfig& c = model.config;
   torch::nn::LSTM reference(
       torch::nn::LSTMOptions(c.input[2], c.width).num_layers(c.layers).batch_first(true));
