@@ -1,6 +1,7 @@
 // Makes plans that use alternatives wherever they can, whether they pay or not.
 #pragma once
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -110,7 +111,7 @@ inline Plan forced(const CapturedStep& step, const std::string& kind, size_t pic
   const Graph graph = favouring(step.graph(), kind, pick);
   const PlanResult result = plan(
       graph,
-      {.planner = "graph", .time_limit = Nanos(300'000'000), .allow = Exactness::kApproximate});
+      {.planner = "graph", .time_limit = Nanos(100'000'000), .allow = Exactness::kApproximate});
   Plan plan = result.plan.value();
   const Timeline timeline = simulate(step.graph(), plan);
   plan.peak = timeline.peak;
