@@ -6,7 +6,8 @@ are one. The script reads Google style, in which nothing at namespace level is i
 - a type, alias, constant or enumerator of an unnamed namespace that another file has in the same namespace, too,
   or that another file brings in with a using-declaration;
 - a function that another file has with the same parameters;
-- a type that a public header has in a namespace around it, so that the files after it mean another type.
+- a type or alias that a public header, or a header of the tests, has in a namespace around it, so that the files
+  after it mean another type.
 `make demo` finds the clashes that only a compiler sees.
 
 Usage: unity.py ROOT | --self-test
@@ -107,7 +108,7 @@ def public_types(headers):
     for path, text in headers:
         for namespace, _, body in blocks(text):
             for line in body.splitlines():
-                if match := TYPE.match(line):
+                if match := TYPE.match(line) or ALIAS.match(line):
                     found.setdefault(match.group(1), {}).setdefault(namespace, path)
     return found
 
@@ -120,7 +121,7 @@ def hidden(files, public):
     for path, text in files:
         for namespace, unnamed, body in blocks(text):
             for line in body.splitlines() if unnamed else ():
-                match = TYPE.match(line)
+                match = TYPE.match(line) or ALIAS.match(line)
                 for outer, header in public.get(match.group(1), {}).items() if match else ():
                     if f"{namespace}::".startswith(f"{outer}::"):
                         faults.append(f"{path}: {match.group(1)} is a type of {header}, too, and the files that make "
@@ -146,7 +147,7 @@ def groups(root):
 
 def check(root):
     faults, files = [], 0
-    headers = sorted(root.glob("include/**/*.h"))
+    headers = sorted([*root.glob("include/**/*.h"), *root.glob("tests/**/*.h")])
     public = public_types([(path.relative_to(root), path.read_text()) for path in headers])
     for cmake, expression, paths in groups(root):
         if not paths:

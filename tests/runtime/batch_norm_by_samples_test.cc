@@ -20,7 +20,7 @@ CaptureOptions rounding_allowed() {
 }
 
 const std::vector<std::pair<const char*, std::function<at::Tensor(const at::Tensor&)>>>&
-activations() {
+activation_functions() {
   static const std::vector<std::pair<const char*, std::function<at::Tensor(const at::Tensor&)>>>
       all = {
           {"none", [](const at::Tensor& x) { return x; }},
@@ -35,12 +35,12 @@ activations() {
   return all;
 }
 
-struct Case {
+struct NormCase {
   int64_t batch, channels, outputs, groups, kernel, stride, side, layout, activation;
   bool bias, affine, tracks, transposed, pooled, wants_input, of_double;
 };
 
-Case random_case(Random& random) {
+NormCase random_case(Random& random) {
   const auto coin = [&] { return between(random, 0, 1) == 1; };
   const int64_t groups = between(random, 1, 2);
   return {.batch = between(random, 2, 11),
@@ -51,7 +51,7 @@ Case random_case(Random& random) {
           .stride = between(random, 1, 2),
           .side = between(random, 6, 12),
           .layout = between(random, 0, 1),
-          .activation = between(random, 0, std::ssize(activations()) - 1),
+          .activation = between(random, 0, std::ssize(activation_functions()) - 1),
           .bias = coin(),
           .affine = between(random, 0, 3) > 0,
           .tracks = between(random, 0, 3) > 0,
@@ -64,7 +64,7 @@ Case random_case(Random& random) {
 // The parameters have such sizes that nothing else in the step is larger than the convolution's
 // result.
 struct Layer : nn::Module {
-  explicit Layer(const Case& one) : one_(one) {
+  explicit Layer(const NormCase& one) : one_(one) {
     const int64_t k = one.kernel;
     weight_ = register_parameter(
         "weight", one.transposed ? at::randn({one.channels, one.outputs / one.groups, k, k})
@@ -80,12 +80,12 @@ struct Layer : nn::Module {
     const std::vector<int64_t> stride(2, one_.stride), ones(2, 1), none(2, 0);
     at::Tensor y =
         at::convolution(x, weight_, bias_, stride, none, ones, one_.transposed, none, one_.groups);
-    y = activations()[static_cast<size_t>(one_.activation)].second(norm_->forward(y));
+    y = activation_functions()[static_cast<size_t>(one_.activation)].second(norm_->forward(y));
     return one_.pooled ? at::max_pool2d(y, 2) : y;
   }
 
  private:
-  Case one_;
+  NormCase one_;
   at::Tensor weight_, bias_;
   nn::BatchNorm2d norm_{nullptr};
 };
@@ -112,8 +112,8 @@ TEST(BatchNormBySamples, IsPlainTrainingsUpToRounding) {
   std::map<std::string, size_t> used;  // by activation
   size_t pooled = 0;
   for (int k = 0; k < 60; ++k) {
-    const Case one = random_case(random);
-    const char* activation = activations()[static_cast<size_t>(one.activation)].first;
+    const NormCase one = random_case(random);
+    const char* activation = activation_functions()[static_cast<size_t>(one.activation)].first;
     SCOPED_TRACE(fmt::format(
         "{}: {}x{}x{} to {}, {} groups, kernel {}, stride {}, layout {}, {}, bias {}, affine {}, "
         "tracks {}, transposed {}, pooled {}, input {}, double {}",
@@ -164,7 +164,7 @@ TEST(BatchNormBySamples, IsPlainTrainingsUpToRounding) {
       }
     }
   }
-  for (const auto& [name, apply] : activations()) EXPECT_GT(used[name], 2U) << name;
+  for (const auto& [name, apply] : activation_functions()) EXPECT_GT(used[name], 2U) << name;
   EXPECT_GT(pooled, 20U);
 }
 

@@ -33,7 +33,7 @@ constexpr std::array kSpecial{0.0F,
                               std::numeric_limits<float>::quiet_NaN()};
 constexpr size_t kFinite = 6;
 
-struct Case {
+struct ChannelCase {
   std::vector<int64_t> sizes;
   bool affine = true;
   size_t special = 0;  // so many of them among the others
@@ -48,13 +48,13 @@ at::Tensor numbers(at::IntArrayRef sizes, size_t special) {
   return x;
 }
 
-struct Parameters {
+struct ChannelParameters {
   at::Tensor weight, bias, mean, inverse;
 };
 
 // Computes mean and inverse deviation from the channel's statistics, and then the output, in place
 // if that is asked for.
-Tensors forward_by_kernel(const Case& c, const at::Tensor& input, const Parameters& p) {
+Tensors forward_by_kernel(const ChannelCase& c, const at::Tensor& input, const ChannelParameters& p) {
   const int64_t samples = c.sizes[0], channels = c.sizes[1];
   const int64_t pixels = input.numel() / samples / channels;
   at::Tensor mean = at::empty({channels}), squares = at::empty({channels});
@@ -77,8 +77,8 @@ Tensors forward_by_kernel(const Case& c, const at::Tensor& input, const Paramete
 
 // Returns the gradients of input, weight and bias. The first is written over `over` (0: the
 // gradient, 1: the input).
-Tensors backward_by_kernel(const Case& c, size_t over, const Tensors& operands,
-                           const Parameters& p) {
+Tensors backward_by_kernel(const ChannelCase& c, size_t over, const Tensors& operands,
+                           const ChannelParameters& p) {
   Tensors own;
   for (const at::Tensor& operand : operands) own.push_back(operand.clone());
   const int64_t samples = c.sizes[0], channels = c.sizes[1];
@@ -112,9 +112,9 @@ void expect_same(const Tensors& ours, const std::tuple<at::Tensor, at::Tensor, a
   EXPECT_TRUE(bitwise_equal(ours[2], std::get<2>(atens))) << what;
 }
 
-void expect_bits_of_aten(const Case& c) {
+void expect_bits_of_aten(const ChannelCase& c) {
   const at::Tensor grad = numbers(c.sizes, c.special), input = numbers(c.sizes, c.special), none;
-  const Parameters p{at::randn({c.sizes[1]}), at::randn({c.sizes[1]}), at::randn({c.sizes[1]}),
+  const ChannelParameters p{at::randn({c.sizes[1]}), at::randn({c.sizes[1]}), at::randn({c.sizes[1]}),
                      at::rand({c.sizes[1]}) + 0.1};
   const std::string what =
       fmt::format("{}{}{}", fmt::join(c.sizes, "x"), c.affine ? "" : ", no weight",
@@ -148,7 +148,7 @@ TEST_F(ChannelNormTest, HasAtensBitsForRandomShapes) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   for (int k = 0; k < 200; ++k) {
-    Case c{{between(1, 9), between(2, 20)}, between(0, 2) > 0, between(0, 2) == 0 ? kFinite : 0};
+    ChannelCase c{{between(1, 9), between(2, 20)}, between(0, 2) > 0, between(0, 2) == 0 ? kFinite : 0};
     const int64_t dimensions = between(1, 3);
     for (int64_t d = 0; d < dimensions; ++d)
       c.sizes.push_back(between(2, dimensions == 3 ? 6 : 20));

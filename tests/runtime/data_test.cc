@@ -65,10 +65,10 @@ Model mlp(int64_t batch, int64_t channels, int64_t height, int64_t width) {
   return make_model({.model = "mlp", .input = {batch, channels, height, width}, .width = 4});
 }
 
-class Data : public testing::Test {
+class Data : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+    const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
     folder = fs::temp_directory_path() / ("reprise-data-" + test + std::to_string(getpid()));
     fs::create_directories(folder);
   }

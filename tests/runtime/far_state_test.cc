@@ -18,7 +18,7 @@ namespace {
 namespace nn = torch::nn;
 namespace optim = torch::optim;
 using OptimizerPtr = std::unique_ptr<optim::Optimizer>;
-using MakeOptimizer = std::function<OptimizerPtr(std::vector<at::Tensor>)>;
+using MakeFarOptimizer = std::function<OptimizerPtr(std::vector<at::Tensor>)>;
 
 OptimizerPtr adamw(std::vector<at::Tensor> parameters) {
   return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions(1e-2));
@@ -33,7 +33,7 @@ OptimizerPtr momentum(std::vector<at::Tensor> parameters) {
 
 // A Trained is a network with its optimizer, and a captured step of both.
 struct Trained {
-  explicit Trained(const MakeOptimizer& make, int layers = 6) {
+  explicit Trained(const MakeFarOptimizer& make, int layers = 6) {
     at::manual_seed(5);
     for (int k = 0; k < layers; ++k) {
       net->push_back(nn::Linear(64, 64));
@@ -89,7 +89,7 @@ class FarState : public CaptureOffload {
 
 constexpr int kManySteps = 6, kFewSteps = 3;
 
-std::vector<Bits> plain(const MakeOptimizer& make, int steps, int layers = kManySteps) {
+std::vector<Bits> plain(const MakeFarOptimizer& make, int steps, int layers = kManySteps) {
   const Trained one(make, layers);
   std::vector<Bits> all;
   for (int k = 0; k < steps; ++k) {
@@ -102,8 +102,8 @@ std::vector<Bits> plain(const MakeOptimizer& make, int steps, int layers = kMany
 }
 
 TEST_F(FarState, StepsHaveTheBitsAndTheBytes) {
-  for (const MakeOptimizer& make :
-       {MakeOptimizer(adamw), MakeOptimizer(amsgrad), MakeOptimizer(momentum)}) {
+  for (const MakeFarOptimizer& make :
+       {MakeFarOptimizer(adamw), MakeFarOptimizer(amsgrad), MakeFarOptimizer(momentum)}) {
     const std::vector<Bits> expected = plain(make, 6);
     for (const bool arena : {false, true}) {
       SCOPED_TRACE(arena);

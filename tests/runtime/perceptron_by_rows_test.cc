@@ -43,7 +43,7 @@ struct Perceptron : nn::Module {
   nn::Linear up{nullptr}, gate{nullptr}, down{nullptr};
 };
 
-struct Case {
+struct PerceptronCase {
   int64_t rows = 500, width = 16, inner = 64;
   bool bias = true, gate = false, in_sequence = false;
   double dropout = 0;
@@ -68,7 +68,7 @@ const std::vector<Activation>& activations() {
   return all;
 }
 
-StepFunction step_of(const std::shared_ptr<Perceptron>& perceptron, const Case& one) {
+StepFunction step_of(const std::shared_ptr<Perceptron>& perceptron, const PerceptronCase& one) {
   return [=](const Tensors& in) {
     // A norm in front, as in a transformer: the gradient of its operand is asked for.
     const at::Tensor x = at::tanh(in[0] * 0.9);
@@ -79,7 +79,7 @@ StepFunction step_of(const std::shared_ptr<Perceptron>& perceptron, const Case& 
   };
 }
 
-Tensors inputs_of(const Case& one) {
+Tensors inputs_of(const PerceptronCase& one) {
   at::Tensor x = at::randn({one.rows, one.width}).to(one.type);
   if (one.in_sequence) x = x.view({2, one.rows / 2, one.width});
   return {x.requires_grad_()};
@@ -119,7 +119,7 @@ TEST_F(ByRows, PerceptronsLeaveTheSameBits) {
   for (int k = 0; k < 10; ++k) {
     // The shares of two threads are whole vectors.
     const bool two_threads = k == 2 || k == 6;
-    const Case one{
+    const PerceptronCase one{
         .rows = (two_threads ? 16 : 2) * between(two_threads ? 24 : 192, two_threads ? 60 : 450),
         .width = between(3, 30),
         .inner = two_threads ? 64 * between(1, 2) : 32 * between(2, 4),
@@ -144,7 +144,7 @@ TEST_F(ByRows, PerceptronsLeaveTheSameBits) {
 
 // A forward that keeps nothing, and one that keeps what the first product makes.
 TEST_F(ByRows, RealizationsDifferInWhatCrosses) {
-  const Case one{.rows = 800, .width = 16, .inner = 256};
+  const PerceptronCase one{.rows = 800, .width = 16, .inner = 256};
   auto perceptron = std::make_shared<Perceptron>(one.width, one.inner, true, false, one.type);
   const CapturedStep captured(step_of(perceptron, one), inputs_of(one),
                               {.measure = quick(), .alternatives = {.only = {kName}}});
@@ -162,7 +162,7 @@ TEST_F(ByRows, RealizationsDifferInWhatCrosses) {
 
 // All that plain training does with the hidden tensors takes a fraction of one of them.
 TEST_F(ByRows, HiddenTensorsAreNeverThereAsAWhole) {
-  const Case one{.rows = 4096, .width = 8, .inner = 256, .activation = activations()[2]};
+  const PerceptronCase one{.rows = 4096, .width = 8, .inner = 256, .activation = activations()[2]};
   auto perceptron = std::make_shared<Perceptron>(one.width, one.inner, true, false, one.type);
   const Tensors inputs = inputs_of(one);
   const auto least = [&](const AlternativeOptions& options) {
@@ -180,7 +180,7 @@ TEST_F(ByRows, HiddenTensorsAreNeverThereAsAWhole) {
 // What others read of the inside must exist as a whole, and hidden tensors that are no wider than
 // the operands save nothing.
 TEST_F(ByRows, StaysAsItIsWhereTheHiddenTensorsAreReadOrNarrow) {
-  const Case one{.rows = 800};
+  const PerceptronCase one{.rows = 800};
   const auto found = [&](int64_t inner, bool is_read, bool is_written) {
     auto perceptron = std::make_shared<Perceptron>(one.width, inner, true, false, one.type);
     const at::Tensor shift = at::full({inner}, 0.3);

@@ -15,17 +15,17 @@ namespace F = torch::nn::functional;
 
 constexpr const char* kName = "linear-cross-entropy-by-rows";
 
-struct Case {
+struct RoundingCase {
   int64_t rows, width, classes;
   bool bias, weighted, ignored, summed, in_sequence, tied, scaled, frozen;
 };
 
-Case random_case(std::mt19937_64& random) {
+RoundingCase random_case(std::mt19937_64& random) {
   const auto between = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   const auto coin = [&] { return between(0, 1) == 1; };
-  Case one{2 * between(1, 300),
+  RoundingCase one{2 * between(1, 300),
            between(1, 24),
            between(2, 90),
            coin(),
@@ -41,7 +41,7 @@ Case random_case(std::mt19937_64& random) {
 }
 
 struct Head : nn::Module {
-  explicit Head(const Case& one) {
+  explicit Head(const RoundingCase& one) {
     embedding = register_parameter("embedding", at::randn({one.classes, one.width}));
     if (!one.tied) weight = register_parameter("weight", at::randn({one.classes, one.width}));
     if (one.bias) bias = register_parameter("bias", at::randn({one.classes}));
@@ -51,7 +51,7 @@ struct Head : nn::Module {
   at::Tensor embedding, weight, bias;
 };
 
-StepFunction step_of(const std::shared_ptr<Head>& head, const Case& one,
+StepFunction step_of(const std::shared_ptr<Head>& head, const RoundingCase& one,
                      const at::Tensor& weights) {
   return [=](const Tensors& in) {
     at::Tensor x = at::embedding(head->embedding, in[0]);
@@ -80,7 +80,7 @@ TEST(LinearCrossEntropy, LeavesGradientsUpToRounding) {
   std::mt19937_64 random(5);
   size_t used = 0, at_once = 0;
   for (int k = 0; k < 40; ++k) {
-    const Case one = random_case(random);
+    const RoundingCase one = random_case(random);
     SCOPED_TRACE(
         fmt::format("{}: {}x{} to {}, bias {}, weighted {}, ignored {}, summed {}, tied {}, scaled "
                     "{}, frozen {}",
@@ -180,7 +180,7 @@ TEST(LinearCrossEntropy, LeavesTheSameBitsWhereItClaimsThem) {
   std::mt19937_64 random(9);
   size_t used = 0, at_once = 0;
   for (int k = 0; k < 8; ++k) {
-    Case one = random_case(random);
+    RoundingCase one = random_case(random);
     one.rows += 600;
     one.classes += 20;
     one.weighted = false;

@@ -151,9 +151,9 @@ struct RandomChain {
   }
 };
 
-// Parameters of a chain: one number for all, one for each column, one for each row.
-struct Parameters : nn::Module {
-  Parameters(const std::vector<int64_t>& shape, at::ScalarType type) {
+// The parameters of a chain: one number for all, one for each column, one for each row.
+struct TileParameters : nn::Module {
+  TileParameters(const std::vector<int64_t>& shape, at::ScalarType type) {
     shift = register_parameter("shift", at::randn({1}).to(type));
     row = register_parameter("row", (at::randn({shape.back()}) / 4 + 1).to(type));
     std::vector<int64_t> of_rows = shape;
@@ -163,7 +163,7 @@ struct Parameters : nn::Module {
   at::Tensor shift, row, column;
 };
 
-StepFunction chain_step(const std::shared_ptr<Parameters>& parameters, const RandomChain& chain) {
+StepFunction chain_step(const std::shared_ptr<TileParameters>& parameters, const RandomChain& chain) {
   return [=](const Tensors& in) {
     const at::Tensor y =
         chain.apply(in[0] + parameters->shift, parameters->row, parameters->column, in[1]);
@@ -204,7 +204,7 @@ TEST_F(Tiles, RandomChainsLeaveTheSameBits) {
                              fmt::join(chain.shape, "x"), chain.seed,
                              two_threads ? "two threads" : "one thread"));
     const ThreadsScope threads(two_threads ? 2 : 1);
-    auto parameters = std::make_shared<Parameters>(chain.shape, scalar);
+    auto parameters = std::make_shared<TileParameters>(chain.shape, scalar);
     const Tensors inputs{at::randn(chain.shape).to(scalar),
                          at::bernoulli(at::full(chain.shape, 0.7)).to(scalar),
                          at::randn(chain.shape).to(scalar)};
@@ -221,7 +221,7 @@ TEST_F(Tiles, TailsOfEveryLength) {
   for (int64_t tail = 0; tail < 65; tail += 4) {
     SCOPED_TRACE(tail);
     const std::vector<int64_t> shape{8 * 512 + tail};
-    auto parameters = std::make_shared<Parameters>(shape, at::kFloat);
+    auto parameters = std::make_shared<TileParameters>(shape, at::kFloat);
     const Tensors inputs{at::randn(shape)};
     const StepFunction step = [=](const Tensors& in) {
       const at::Tensor x = in[0] + parameters->shift;

@@ -55,9 +55,9 @@ Planned planned(const std::string& mode, const std::string& name, c10::Device de
   return made;
 }
 
-using Case = std::tuple<std::string, std::string, std::string>;  // mode, model, budget
+using ModeCase = std::tuple<std::string, std::string, std::string>;  // mode, model, budget
 
-class Modes : public ::testing::TestWithParam<Case> {
+class Modes : public ::testing::TestWithParam<ModeCase> {
  protected:
   void SetUp() override { sim::take_reports(); }
 };

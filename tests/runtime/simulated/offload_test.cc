@@ -40,7 +40,7 @@ Bytes smallest(const Remat& chain, const std::string& planner) {
   return none.smallest_budget.value();
 }
 
-using Case = std::tuple<std::string, std::string, std::string>;  // model, planner, budget
+using OffloadCase = std::tuple<std::string, std::string, std::string>;  // model, planner, budget
 
 bool runs_again(const Plan& plan) {
   std::set<std::string> seen;
@@ -64,7 +64,7 @@ TEST(LinkToTheHost, TakesTurnsIfBothDirectionsAtOnceTakeAsLongAsOneAfterTheOther
   EXPECT_EQ(channels(100, 200, 290)[1].bytes_per_second, 5'000'000'000);
 }
 
-class MovesToTheHost : public ::testing::TestWithParam<Case> {
+class MovesToTheHost : public ::testing::TestWithParam<OffloadCase> {
  protected:
   void SetUp() override { sim::take_reports(); }
 };

@@ -34,11 +34,11 @@ constexpr int64_t kTile = 1 << 16;
 int64_t size_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
 // The calls of one step: several element-wise ones, or one of another kind.
-using Stage = std::vector<const RowCall*>;
+using RowStage = std::vector<const RowCall*>;
 
 // Products run as early as their operands are there, so that the element-wise calls between them
 // become one step.
-std::vector<Stage> stages_of(const std::vector<RowCall>& calls) {
+std::vector<RowStage> stages_of(const std::vector<RowCall>& calls) {
   std::set<int32_t> waiting;  // values that are not made yet
   for (const RowCall& call : calls) waiting.insert(call.result.index);
   const auto is_ready = [&](const RowCall& call) {
@@ -49,10 +49,10 @@ std::vector<Stage> stages_of(const std::vector<RowCall>& calls) {
     return ready;
   };
   std::vector<bool> done(calls.size(), false);
-  std::vector<Stage> stages;
+  std::vector<RowStage> stages;
   for (size_t left = calls.size(); left > 0;) {
     for (const bool elements : {false, true}) {
-      Stage together;
+      RowStage together;
       for (size_t c = 0; c < calls.size(); ++c) {
         if (done[c] || (calls[c].kind == RowKind::kElements) != elements || !is_ready(calls[c])) {
           continue;
@@ -216,7 +216,7 @@ class RowCompiler {
   }
 
   const RowSource& source_;
-  const std::vector<Stage> stages_;
+  const std::vector<RowStage> stages_;
   std::map<int32_t, size_t> last_use_;  // by value: the last stage that reads it
   std::map<int32_t, Place> made_;       // by value
   std::set<size_t> free_;               // buffers
