@@ -45,7 +45,7 @@ def output_of_program(text: str, folder: pathlib.Path) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_of_the_files_before() -> None:
-    """Files share a process. What one of them left behind would count in the budgets of the next."""
+    """Files share a process. What one leaves behind would count in the budgets of the next."""
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()
