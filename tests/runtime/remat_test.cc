@@ -28,13 +28,13 @@ Loss loss_of(const Model& model, const at::Tensor& target) {
   return [loss = model.loss, target](const Tensors& y) { return loss(y.at(0), target); };
 }
 
-MeasureOptions quick() {
+MeasureOptions measure_once() {
   return {.min_repeats = 1, .max_repeats = 1, .min_time = Nanos(0), .output_held = false};
 }
 
 // Runs one planned step from the present state.
-StepResult planned_step(Remat& remat, const std::vector<Stage>& stages, const Tensors& inputs,
-                        const Loss& loss) {
+StepResult run_planned_step(Remat& remat, const std::vector<Stage>& stages, const Tensors& inputs,
+                            const Loss& loss) {
   at::Tensor value = loss(remat.forward(inputs));
   value.backward();
   return testing::snapshot(stages, inputs, value);
@@ -57,7 +57,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
   const StepResult plain = testing::plain_step(model.stages, inputs, loss, &plain_peak);
   state.restore();
 
-  auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = quick()});
+  auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = measure_once()});
   const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});
   ASSERT_FALSE(curve.points.empty());
   const int64_t smallest = curve.points.front().budget.count();
@@ -72,7 +72,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
     SCOPED_TRACE(fmt::format("budget {} of plain peak {}", budget, plain_peak));
     remat->set_budget(Bytes(budget));
     state.restore();
-    const StepResult planned = planned_step(*remat, model.stages, inputs, loss);
+    const StepResult planned = run_planned_step(*remat, model.stages, inputs, loss);
     EXPECT_EQ(testing::difference(plain, planned), "");
     const StepReport report = remat->last_step();
     EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
@@ -98,25 +98,25 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   state.restore();
   const StepResult before = testing::snapshot(stages, inputs, {});
 
-  auto remat = reprise::runtime::remat(stages, inputs, {.loss = loss, .measure = quick()});
+  auto remat = reprise::runtime::remat(stages, inputs, {.loss = loss, .measure = measure_once()});
   const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});
   for (size_t k : {size_t{0}, curve.points.size() / 2, curve.points.size() - 1}) {
     remat->set_budget(curve.points[k].budget);
     state.restore();
-    EXPECT_EQ(testing::difference(plain, planned_step(*remat, stages, inputs, loss)), "");
+    EXPECT_EQ(testing::difference(plain, run_planned_step(*remat, stages, inputs, loss)), "");
     const int64_t peak = remat->last_step().measured_peak.count();
     EXPECT_EQ(peak, curve.points[k].budget.count());
 
     state.restore();
     const int64_t live = memory_count(c10::kCPU).live;
     limit = peak - 1;
-    EXPECT_THROW(planned_step(*remat, stages, inputs, loss), BudgetError);
+    EXPECT_THROW(run_planned_step(*remat, stages, inputs, loss), BudgetError);
     limit = 0;
     EXPECT_EQ(cpu_limit(), std::nullopt);
     EXPECT_EQ(memory_count(c10::kCPU).live, live) << "something of the failed step is still held";
     EXPECT_EQ(testing::difference(before, testing::snapshot(stages, inputs, {})), "");
     state.restore();
-    EXPECT_EQ(testing::difference(plain, planned_step(*remat, stages, inputs, loss)), "");
+    EXPECT_EQ(testing::difference(plain, run_planned_step(*remat, stages, inputs, loss)), "");
   }
 }
 
@@ -128,7 +128,7 @@ TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   const Model model = make_model(testing::small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const Loss loss = loss_of(model, model.sample_target());
-  MeasureOptions measure = quick();
+  MeasureOptions measure = measure_once();
   measure.output_held = MeasureOptions().output_held;
   auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = measure});
   const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});

@@ -20,7 +20,7 @@ using reprise::testing::expect_refusal;
 namespace tn = torch::nn;
 using Network = std::shared_ptr<ReversibleSequence>;
 
-Network sequence(std::vector<ReversibleBlock> blocks, ReversibleOptions options = {}) {
+Network sequence_of(std::vector<ReversibleBlock> blocks, ReversibleOptions options = {}) {
   return std::make_shared<ReversibleSequence>(std::move(blocks), options);
 }
 
@@ -28,7 +28,7 @@ TEST(Reversible, RefusesWithTheReason) {
   const Stage good = branch(tn::Linear(4, 4));
   const at::Tensor x = at::randn({2, 4}).requires_grad_(), y = at::randn({2, 4});
   const auto with = [&](const std::function<Tensors(const Tensors&)>& f) {
-    sequence({{good, {"odd", nullptr, f}}})->forward(x, y);
+    sequence_of({{good, {"odd", nullptr, f}}})->forward(x, y);
   };
   expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0].sum(1, true)}; }); },
                  "branch 'odd' of a reversible network returns the shape [2, 1]");
@@ -37,15 +37,15 @@ TEST(Reversible, RefusesWithTheReason) {
   expect_refusal([&] { with([](const Tensors&) -> Tensors { return {}; }); }, "0 tensors");
   expect_refusal([&] { with([](const Tensors& in) -> Tensors { return {in[0] > 0}; }); },
                  "real numbers");
-  expect_refusal([&] { sequence({}); }, "at least one block");
-  expect_refusal([&] { sequence({{good, {}}}); }, "'0.g' has no function");
-  expect_refusal([&] { sequence({{good, good}}, {.fraction_bits = 0}); }, "1 to 52");
+  expect_refusal([&] { sequence_of({}); }, "at least one block");
+  expect_refusal([&] { sequence_of({{good, {}}}); }, "'0.g' has no function");
+  expect_refusal([&] { sequence_of({{good, good}}, {.fraction_bits = 0}); }, "1 to 52");
   expect_refusal(
       [&] {
-        sequence({{good, good}}, {.fraction_bits = 31})->forward(x, y);
+        sequence_of({{good, good}}, {.fraction_bits = 31})->forward(x, y);
       },
       "30 or fewer");
-  const Network network = sequence({{good, good}});
+  const Network network = sequence_of({{good, good}});
   expect_refusal([&] { network->forward(x, at::Tensor()); }, "two dense tensors");
   expect_refusal([&] { network->forward(x, y.to(at::kDouble)); }, "of one type");
   expect_refusal([&] { network->forward(at::randn({2, 5})); }, "even size");
@@ -72,7 +72,7 @@ TEST(Reversible, RefusesWithTheReason) {
         y1.sum().backward();
       },
       "was changed between");
-  const Network floating = sequence({{good, good}}, {.streams = StreamNumbers::kFloatingPoint});
+  const Network floating = sequence_of({{good, good}}, {.streams = StreamNumbers::kFloatingPoint});
   expect_refusal(
       [&] {
         auto [y1, y2] = floating->forward(x, y);
