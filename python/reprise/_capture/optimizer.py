@@ -42,9 +42,9 @@ def takes(optimizer: torch.optim.Optimizer) -> bool:
 class ParameterSteps:
     """An optimizer whose own `step()` is called with one parameter in its groups at a time.
 
-    The C++ runtime calls these methods (`PythonOptimizer` in captured_step.cc). The number of a parameter
-    is its position in `parameters()`. `ranks` is the number of processes that share the state, if
-    it is sharded.
+    The C++ runtime calls these methods (`PythonOptimizer` in captured_step.cc). The number of a
+    parameter is its position in `parameters()`. `ranks` is the number of processes that share the
+    state, if it is sharded.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, ranks: int = 1) -> None:
