@@ -61,9 +61,8 @@ def line(done, rest, seconds, what):
 
 
 def build(folder, jobs):
-    known = weights(folder)
-    planned = subprocess.run(["ninja", "-C", str(folder), "-n"], capture_output=True, text=True).stdout
-    open_parts = {name: known.get(name, HEADERS) for name in re.findall(r"Building CXX object (\S+)", planned)}
+    # Ninja's own dry run says nothing here, because CMake first looks for new sources.
+    open_parts = {name: bytes_of for name, bytes_of in weights(folder).items() if not (folder / name).exists()}
     done, start, waiting = 0, time.monotonic(), queue.Queue()
     environment = dict(os.environ, NINJA_STATUS=STATUS)
     process = subprocess.Popen(["cmake", "--build", str(folder), *(["-j", jobs] if jobs else [])], env=environment,
