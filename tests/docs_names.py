@@ -41,7 +41,7 @@ NOT_OURS = set("""
     densenet121.json gpt.json gpt2.json gpt4.json lstm.json mlp.json mobilenet.json mobilenet_v2.json
     resnet.json resnet18.json resnet50.json resnet101.json segnet.json unet.json unet_attention.json vgg16.json
     vgg16_bn.json RepriseConfig.cmake TorchConfig.cmake cuda_runtime_api.h room/subroom/x.h""".split())
-# What begins so lies outside of the sources: build outputs, packages of others, the folder of make gpu-kit.
+# Names that begin so lie outside of the sources: build outputs, packages of others, the folder of make gpu-kit.
 NOT_OURS_UNDER = ("build/", "torch/", "gpu-kit/", "first/", "second/")
 OTHER_SCOPES = set("at aten c10 torch std nlohmann pybind11 gloo nn Module Event Tensor ProcessGroup Reprise".split())
 OTHER_NAMES = {"CheckpointPolicy.MUST_SAVE"}  # names of other libraries that look like tests

@@ -101,7 +101,7 @@ class Project:
         if module:
             files = [file for file in self.files if file.startswith("python/reprise/") and file.endswith(".py")]
         elif command in self.commands:
-            # What belongs to no command is used by several. So are the options of models.cc, which describe a model.
+            # Options of no command are used by several. So are the options of models.cc, which describe a model.
             others = self.commands - {command, "models"}
             files = [file for file in self.files if re.match(r"cli/.*\.(cc|h)$", file)
                      and pathlib.Path(file).stem not in others]

@@ -1,4 +1,4 @@
-// What holds for every plan with copies, whoever makes it: the tests of copies and of devices ask it
+// These laws hold for every plan with copies, whoever makes it: the tests of copies and of devices ask them
 // of random plans of theirs.
 #pragma once
 
