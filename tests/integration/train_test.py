@@ -24,6 +24,9 @@ def tensors_of(state):
 
 class TrainTest(ProgramTest):
     def train(self, *arguments, expect=DONE):
+        # Any plan within the budget will do. Online mode has no such limit.
+        if "--time-limit" not in arguments and "online" not in arguments:
+            arguments = [*arguments, "--time-limit", "0.5s"]
         return self.run_program(*SMALL, *arguments, expect=expect)
 
     def test_keeps_its_promises(self):
@@ -402,6 +405,9 @@ class TrainTest(ProgramTest):
                 (["--model", "mlp", "--optimizer", "lion"], "adam"),
                 (["--model", "mlp", "--mode", "tree"], "auto, chain, graph or online"),
                 (["--model", "mlp", "--schedule", "steep"], "constant or linear"),
+                (["--model", "mlp", "--learning-rate", "nan"], "a number from 0 on, not nan"),
+                (["--model", "mlp", "--learning-rate", "-1"], "a number from 0 on, not -1"),
+                (["--model", "mlp", "--momentum", "inf"], "a number from 0 on, not inf"),
                 (["--model", "mlp", "--mode", "graph", "--planner", "chain"], "chain"),
                 (["--model", "mlp", "--planner", "magic"], "periodic"),
                 (["--model", "mlp", "--save", "/no/such/folder/plan.json"], "/no/such/folder"),

@@ -52,6 +52,21 @@ def nothing_of_the_files_before() -> None:
     gc.collect()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def short_searches() -> None:
+    """Where a test names no time limit, any plan within the budget will do."""
+    import reprise
+    from reprise._built_for import TORCH_VERSION
+
+    if not TORCH_VERSION:
+        return
+    from reprise.integrations.steps import by_kind
+
+    steps = [reprise.micro_batches, reprise.capture_clipped, reprise.train_step, by_kind]
+    for function in [reprise.plan, reprise.CapturedStep.plan, *steps]:
+        (function.__kwdefaults__ or {})["time_limit"] = 0.5
+
+
 @pytest.fixture
 def two_convolutions() -> dict[str, object]:
     """Returns a chain as a dict. Its second stage is twice as large as its first."""
@@ -90,3 +105,16 @@ def runtime() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def alone() -> Any:
+    """A process group of this process alone."""
+    import reprise
+    import torch.distributed as dist
+
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    reprise.install_cpu_allocator()
+    yield
+    dist.destroy_process_group()

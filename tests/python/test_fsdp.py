@@ -148,14 +148,6 @@ def test_two_ranks() -> None:
     run_ranks(two_ranks, timeout=TIMEOUT)
 
 
-@pytest.fixture
-def alone() -> Any:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.usefixtures("alone")
 def test_what_cannot_be_counted_is_refused() -> None:
     with pytest.raises(reprise.InputError, match=r"stage '0' keeps gathered parameters"):

@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
-import torch.distributed as dist  # noqa: E402
 from pipelines import (  # noqa: E402
     MICRO,
     ROWS,
@@ -158,15 +157,6 @@ def two_ranks(rank: int) -> None:
 
 def test_bits_are_those_of_accumulation() -> None:
     run_ranks(two_ranks, timeout=TIMEOUT)
-
-
-@pytest.fixture
-def alone() -> Any:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    reprise.install_cpu_allocator()
-    yield
-    dist.destroy_process_group()
 
 
 def split_all(step: Any, delay: int) -> None:

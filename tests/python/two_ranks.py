@@ -54,7 +54,9 @@ def run_ranks(
     `timeout` is that of the group, and `seconds` is how long a process may take. The ranks
     `may_die` may end without a word; all others have to say that they are done.
     """
-    context = multiprocessing.get_context("spawn")
+    # The processes are copies of one that has imported PyTorch and has done nothing else.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "reprise._runtime"])
     told = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")

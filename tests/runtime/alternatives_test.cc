@@ -138,7 +138,7 @@ TEST(LateGradients, OfWeightsMakeRoomForActivations) {
 
   const Bytes budget =
       baseline(captured.graph()).peak - Bytes(static_cast<int64_t>(third->weight.nbytes()) / 2);
-  captured.plan({.budget = budget});
+  captured.plan({.budget = budget, .time_limit = Nanos(300'000'000)});
   const std::vector<Action>& actions = captured.planned().plan->actions;
   EXPECT_GT(uses(captured, *captured.planned().plan, "late-gradient"), 0U);
   std::set<std::string> seen;

@@ -243,7 +243,7 @@ TEST_F(CaptureTest, OtherMemoryThatComesIsPartOfTheBudget) {
   const std::vector<Stage> stages = as_stages(work);
   CapturedStep step = captured(work);
   const int64_t plain = baseline(step.graph()).peak.count();
-  step.plan({.budget = Bytes(plain + 4096)});
+  step.plan({.budget = Bytes(plain + 4096), .time_limit = Nanos(300'000'000)});
   auto runs_right = [&] {
     drop_gradients(stages, {});
     step.run(work.inputs);
@@ -281,7 +281,7 @@ TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
   }();
   state.restore();
   const int64_t plain = baseline(step.graph()).peak.count();
-  step.plan({.budget = Bytes((plain + smallest_peak(step.graph())) / 2)});
+  step.plan({.budget = Bytes((plain + smallest_peak(step.graph())) / 2), .time_limit = Nanos(300'000'000)});
   step.run(work.inputs);
   const int64_t peak = step.last_step().measured_peak.count();
   EXPECT_EQ(peak, step.last_step().predicted_peak.count());

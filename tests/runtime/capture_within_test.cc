@@ -113,7 +113,7 @@ TEST_P(CaptureWithinModels, AreCapturedInAThirdOfPlainTrainingsMemory) {
 }
 
 TEST_F(CaptureWithinTest, OutcomesAndOtherShapesAreCapturedWithinTheBudget) {
-  nn::Linear layer(512, 512);
+  nn::Linear layer(256, 256);
   const StepFunction step = [=](const Tensors& in) mutable {
     at::Tensor h = in[0];
     const bool deep = in[1].gt(0).item<bool>();
@@ -124,18 +124,18 @@ TEST_F(CaptureWithinTest, OutcomesAndOtherShapesAreCapturedWithinTheBudget) {
   };
   const auto inputs = [](int64_t rows, float sign) {
     at::manual_seed(static_cast<uint64_t>(rows));
-    return Tensors{at::randn({rows, 512}), at::full({1}, sign)};
+    return Tensors{at::randn({rows, 256}), at::full({1}, sign)};
   };
-  // Eight activations of 512 rows are 8 MiB, beside three times 1 MiB for the layer.
-  const Bytes budget(live() + (int64_t{9} << 20));
-  CapturedStep captured = capture(step, inputs(512, -1),
+  // Eight activations of 256 rows are 2 MiB, beside three times 256 KiB for the layer.
+  const Bytes budget(live() + (int64_t{9} << 18));
+  CapturedStep captured = capture(step, inputs(256, -1),
                                   {.modules = {layer.ptr()},
                                    .on_miss = OnMiss::kRecapture,
                                    .budget = budget,
                                    .measure = quick()});
   captured.plan({.time_limit = Nanos(300'000'000)});
   for (const auto& [rows, sign] :
-       std::vector<std::pair<int64_t, float>>{{512, -1}, {512, 1}, {384, 1}, {512, 1}}) {
+       std::vector<std::pair<int64_t, float>>{{256, -1}, {256, 1}, {192, 1}, {256, 1}}) {
     const Tensors now = inputs(rows, sign);
     layer->zero_grad();
     const at::Tensor expected = step(now)[0];

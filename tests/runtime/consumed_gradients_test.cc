@@ -344,7 +344,8 @@ TEST_F(ConsumedGradients, AStepThatFailsSaysWhatItHasUpdated) {
   CapturedStep captured = capture(
       step, inputs,
       {.modules = {module}, .measure = quick(), .optimizer = std::make_shared<Failing>(all, 2)});
-  captured.plan({.budget = Bytes(smallest_peak_of(captured.graph()) + 256)});
+  captured.plan({.budget = Bytes(smallest_peak_of(captured.graph()) + 256),
+                 .time_limit = Nanos(500'000'000)});
   ASSERT_TRUE(consumes_early(*captured.planned().plan));
   try {
     captured.run(inputs);

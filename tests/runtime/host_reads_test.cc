@@ -237,7 +237,7 @@ TEST_F(HostReadsTest, NoParameterIsUpdatedBeforeTheLastRead) {
   CapturedStep step(
       step_of(net_), rows()(0),
       {.modules = {net_.ptr()}, .on_miss = OnMiss::kRecapture, .optimizer = per_parameter(sgd)});
-  step.plan({.budget = "90%"});
+  step.plan({.budget = "90%", .time_limit = Nanos(300'000'000)});
   bool behind = false;
   for (const Op& op : step.graph().ops) {
     if (op.id.find("expect_number") != std::string::npos) behind = true;
