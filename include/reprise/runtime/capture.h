@@ -262,8 +262,9 @@ using StepFunction = std::function<Tensors(const Tensors& inputs)>;
 // OnMiss::kRecapture the step is captured again; differences() says what was found. The runs since
 // the last comparison are those of the recording. Hooks on parameters are not called.
 //
-// A captured step is not thread-safe. Between two steps it holds the arena, in which the last
-// gradients lie.
+// Threads that call one captured step take turns: runs, plans and captures wait for each other, and
+// so does last_step(). graph(), planned() and the like return references, which belong between two
+// calls. Between two steps it holds the arena, in which the last gradients lie.
 class CapturedStep {
  public:
   CapturedStep(StepFunction step, Tensors sample, CaptureOptions options);

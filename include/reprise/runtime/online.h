@@ -100,8 +100,9 @@ struct OnlineReport {
 // - A search in the background reads nothing but a copy of the trace. It never changes a step under
 //   way, and what it throws is a reason in the report. The destructor ends it. In a child of fork() it
 //   does not go on.
-// - A step runs on the thread that began it, and one step at a time in a process. Operators may use
-//   more threads; what these take in parallel is not made room for.
+// - A step runs on the thread that began it, and one step at a time in a process: steps of several
+//   threads take turns. Operators may use more threads; what these take in parallel is not made room
+//   for.
 //
 // Not seen, so not allowed inside a step: code outside of operators that holds const pointers to
 // memory of tensors while operations run, that writes tensors from before the step by pointers, or

@@ -73,7 +73,8 @@ struct PipelinedStepReport {
   int64_t plans = 0;
 };
 
-// A PipelinedStep is made by pipeline(). It is not thread-safe. The process group outlives it.
+// A PipelinedStep is made by pipeline(). Threads that call run() take turns. The process group
+// outlives it.
 class PipelinedStep {
  public:
   ~PipelinedStep();

@@ -73,7 +73,7 @@ struct TrainStepReport {
 // A call that is not what was recorded (other shapes, another state, other numbers that the step
 // reads) runs online. If the next call is like it, it is recorded, in place of the recording for
 // other inputs or beside the other outcomes. It is recorded at once where online mode does not work,
-// or has no room beside the arena of the recording. A TrainStep is not thread-safe.
+// or has no room beside the arena of the recording. Threads that call one TrainStep take turns.
 class TrainStep {
  public:
   TrainStep(StepFunction step, Tensors sample, TrainStepOptions options);

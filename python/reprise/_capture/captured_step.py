@@ -21,6 +21,7 @@ from .._step.far_state import fetch_before_reading, fetch_before_state_dict
 from .._step.memory import budget_for
 from .._step.process_group import telling
 from .._step.report import OtherDevice, StepReport
+from .._step.turns import in_turn
 from ..errors import InputError
 from .alternatives import ApproximateValue
 from .explanation import StepExplanation
@@ -37,6 +38,7 @@ class CapturedStep(RecordedStep):
     call, so that a change of such a number is noticed.
     """
 
+    @in_turn
     def plan(
         self,
         *,
@@ -131,6 +133,7 @@ class CapturedStep(RecordedStep):
         self._plan_options = options | {"machine": self._native.machine()}
         return result
 
+    @in_turn
     def use(
         self,
         plan: Plan,
@@ -180,6 +183,7 @@ class CapturedStep(RecordedStep):
         if offload_parameters:
             fetch_before_state_dict(self._modules, self.fetch_parameters)
 
+    @in_turn
     def fetch_optimizer_state(self) -> None:
         """Brings the optimizer's state back to the device until the next call.
 
@@ -190,6 +194,7 @@ class CapturedStep(RecordedStep):
         """
         self._native.fetch_optimizer_state()
 
+    @in_turn
     def fetch_parameters(self) -> None:
         """Brings parameters back to the device until the next call.
 
@@ -222,7 +227,7 @@ class CapturedStep(RecordedStep):
                 step is captured and planned again instead; for a difference that lockstep finds, a
                 RuntimeWarning says which calls may have computed what the function did not say.
         """
-        with telling(self._native):
+        with self._turns, telling(self._native):
             return self._call(arguments, keywords)
 
     @contextlib.contextmanager
@@ -243,15 +248,18 @@ class CapturedStep(RecordedStep):
             self._native.synchronize(True)
 
     @property
+    @in_turn
     def graph(self) -> Graph:
         """The recorded step as a problem."""
         return Graph.from_json(self._native.graph())
 
     @property
+    @in_turn
     def planned(self) -> PlanResult:
         """The plan in force. Reading it raises InputError while nothing is planned."""
         return result_of(self._native.planned())
 
+    @in_turn
     def guards(self) -> list[str]:
         """Returns the names of the state that is compared before each call.
 
@@ -261,6 +269,7 @@ class CapturedStep(RecordedStep):
         """
         return [*self._guards.names(), *self._native.guards()]
 
+    @in_turn
     def explain(self) -> StepExplanation:
         """Says what the step depends on, who notices a change of it, and what its plan does.
 
@@ -286,6 +295,7 @@ class CapturedStep(RecordedStep):
             plan=None if plan is None else explain(self.profile(), plan, machine=self.machine()),
         )
 
+    @in_turn
     def host_reads(self) -> list[str]:
         """Returns the booleans and whole numbers that the step reads out of tensors, in order.
 
@@ -295,6 +305,7 @@ class CapturedStep(RecordedStep):
         """
         return self._native.host_reads()
 
+    @in_turn
     def approximate_values(self) -> list[ApproximateValue]:
         """Returns the values that the plan in force keeps in few bits, with the codecs' bounds.
 
@@ -311,6 +322,7 @@ class CapturedStep(RecordedStep):
         """
         return [ApproximateValue(*row) for row in self._native.approximate_values()]
 
+    @in_turn
     def check_codecs(self, check: str = "compare") -> None:
         """Says how the calls that follow treat values that the plan keeps in few bits.
 
@@ -334,11 +346,13 @@ class CapturedStep(RecordedStep):
         self._native.check_codecs(check)
 
     @property
+    @in_turn
     def found_in_cache(self) -> bool:
         """Whether the last capture took its measured costs from `cache=`."""
         return self._native.cache_use()[0]
 
     @property
+    @in_turn
     def outcomes(self) -> int:
         """The number of outcomes that are kept, one for each list of numbers that was read."""
         return len(self._native.outcomes())
@@ -348,10 +362,12 @@ class CapturedStep(RecordedStep):
         """The differences that lockstep found and that led to a new capture, in words."""
         return list(self._differences)
 
+    @in_turn
     def profile(self) -> Profile:
         """Returns the measured graph, and how it was measured."""
         return Profile.from_json(self._native.profile())
 
+    @in_turn
     def save_report(self, path: Path) -> None:
         """Writes the plan in force to a file as an HTML page, as `report_html()` does.
 
@@ -371,6 +387,7 @@ class CapturedStep(RecordedStep):
             path=path,
         )
 
+    @in_turn
     def machine(self) -> dict[str, Any] | None:
         """Returns the memories and channels of the plan, in the form of `reprise.machine` files.
 
@@ -382,6 +399,7 @@ class CapturedStep(RecordedStep):
         text = self._native.machine()
         return None if text is None else dict(json.loads(text))
 
+    @in_turn
     def log_steps(self, steps: int = 5) -> None:
         """Measures the next steps run by run, for `run_log()` and for the report.
 
@@ -390,6 +408,7 @@ class CapturedStep(RecordedStep):
         """
         self._native.log_steps(steps)
 
+    @in_turn
     def run_log(self) -> RunLog | None:
         """Returns the measured times and bytes of the runs of the plan in force.
 
@@ -399,6 +418,7 @@ class CapturedStep(RecordedStep):
         text = self._native.run_log()
         return None if text is None else RunLog.from_json(text)
 
+    @in_turn
     def report(self) -> StepReport:
         """Returns the peaks, the budget, the arena and the copies of the last step."""
         report = self._native.report()

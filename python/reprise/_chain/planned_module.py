@@ -14,6 +14,7 @@ from .._step.memory import budget_for
 from .._step.modules import modules_of
 from .._step.report import StepReport
 from .._step.stages import NamedStages
+from .._step.turns import Turns, in_turn
 from ..errors import InputError
 
 # The state_dict() of a module is made from these attributes. A planned module shares them with its
@@ -39,6 +40,7 @@ class PlannedModule(nn.Module):
         self.__dict__["_root"] = root
         self.__dict__["_source"] = source
         self._options = options
+        self._turns = Turns()
         # The runtime's model is made at the first step, for these arguments. It is not saved.
         self._native: Any = None
         self._made_for: Any = None
@@ -102,6 +104,7 @@ class PlannedModule(nn.Module):
             **more,
         )
 
+    @in_turn
     def set_budget(self, budget: Budget) -> None:
         """Sets the budget for the next steps. The measured costs are kept.
 

@@ -26,6 +26,7 @@ from .._step.stages import (
     stage_arguments,
 )
 from .._step.tree import Tree, flatten, rebuild
+from .._step.turns import in_turn
 from .._torch import _runtime
 from ..errors import InputError
 from .planned_module import PlannedModule
@@ -57,6 +58,7 @@ class Remat(PlannedModule):
     def _named(self) -> NamedStages:
         return named_stages(self.__dict__["_source"])
 
+    @in_turn
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs the model. With gradients enabled this is the forward half of a planned step.
 
@@ -133,6 +135,7 @@ class Remat(PlannedModule):
             )
         return shared_argument(stages, calls, group, sample)
 
+    @in_turn
     def plan_for(self, *arguments: Any, **keywords: Any) -> PlanResult:
         """Measures and plans for inputs like these, without running a step.
 

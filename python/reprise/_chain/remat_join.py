@@ -21,6 +21,7 @@ from .._step.stages import (
     stage_arguments,
 )
 from .._step.tree import Tree, flatten, rebuild
+from .._step.turns import in_turn
 from .._torch import _runtime
 from ..errors import InputError
 from .planned_module import PlannedModule
@@ -89,6 +90,7 @@ class RematJoin(PlannedModule):
             (f"{part}.{name}", stage) for part, stages in self._parts() for name, stage in stages
         ]
 
+    @in_turn
     def forward(self, *inputs: Any) -> Any:
         """Runs the branches and the tail. With gradients this is the forward half of a step.
 
@@ -183,6 +185,7 @@ class RematJoin(PlannedModule):
             device=device,
         )
 
+    @in_turn
     def plan_for(self, *inputs: Any) -> PlanResult:
         """Measures and plans for inputs like these, without running a step.
 

@@ -24,6 +24,7 @@ from .._step.stages import (
     stage_arguments,
 )
 from .._step.tree import Tree, flatten, rebuild
+from .._step.turns import OfThisProcess, Turns
 from .._torch import _runtime
 from ..errors import BudgetError, InputError
 from .peers import Peers
@@ -71,7 +72,7 @@ class PipelineReport:
         return fields_html(self)
 
 
-class PipelinedStep:
+class PipelinedStep(OfThisProcess):
     """A training step in parts on several ranks. Made by `pipeline()`.
 
     Attributes:
@@ -89,6 +90,7 @@ class PipelinedStep:
         all_parts: list[MeasuredPart],
         options: dict[str, Any],
     ) -> None:
+        self._turns = Turns()
         self._peers = peers
         self._parts = {part.number: part for part in parts}
         self._all_parts = all_parts
@@ -172,7 +174,7 @@ class PipelinedStep:
             InputError: The batch or the state of the parts does not fit what was measured.
             PeerError: Another rank has failed, has ended, or does not answer in time.
         """
-        with self._peers.telling():
+        with self._turns, self._peers.telling():
             begun = time.perf_counter_ns()
             self._check_parts()
             batches = cut(inputs, "the input", self._options["micro_batches"]) if inputs else []

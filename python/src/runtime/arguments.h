@@ -1,6 +1,8 @@
 // These are arguments and answers that captured steps and chains of stages have in common.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +14,13 @@
 #include "reprise/runtime/alternatives.h"
 
 namespace reprise::python {
+
+// Calls a function that may wait for another thread, which may need the GIL.
+template <class Function>
+auto without_gil(Function&& function) {
+  const pybind11::gil_scoped_release no_gil;
+  return function();
+}
 
 // Returns the budget of a report, or nothing if there is no limit.
 std::optional<int64_t> limit_or_none(Bytes budget);

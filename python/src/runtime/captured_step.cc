@@ -183,7 +183,9 @@ class CapturedStep {
     py::gil_scoped_release no_gil;
     step_->capture_outcome(inputs);
   }
-  void forget_outcome() { step_->forget_outcome(); }
+  void forget_outcome() {
+    without_gil([&] { step_->forget_outcome(); });
+  }
   std::vector<int64_t> outcomes() const { return step_->outcomes(); }
   std::vector<std::string> guards() const { return step_->guards(); }
   std::vector<Text> host_reads() const { return step_->host_reads(); }
@@ -218,7 +220,7 @@ class CapturedStep {
   void log_steps(int64_t steps) { step_->log_steps(steps); }
   std::optional<Text> run_log() const { return text_of(step_->run_log()); }
   py::dict report() const {
-    const rt::CapturedStepReport report = step_->last_step();
+    const rt::CapturedStepReport report = without_gil([&] { return step_->last_step(); });
     py::dict found;
     found["budget_bytes"] = limit_or_none(report.budget);
     found["predicted_peak_bytes"] = report.predicted_peak.count();

@@ -35,7 +35,10 @@ class Online {
                  .planning_share = planning_share,
                  .plan_in_background = plan_in_background}) {}
 
-  void begin() { online_.begin(); }
+  void begin() {
+    const py::gil_scoped_release no_gil;  // It may wait for the step of another thread.
+    online_.begin();
+  }
   void end() {
     const py::gil_scoped_release no_gil;
     online_.end();

@@ -118,14 +118,19 @@ class Remat {
     py::gil_scoped_release no_gil;
     model_->plan_for(inputs);
   }
-  void set_budget(const BudgetArgument& budget) { model_->set_budget(budget_of(budget)); }
+  void set_budget(const BudgetArgument& budget) {
+    const Budget now = budget_of(budget);
+    without_gil([&] { model_->set_budget(now); });
+  }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(model_->plan()); }
   Text chain() const { return to_json(model_->chain()); }
   Text profile() const { return to_json(model_->profile()); }
   void log_steps(int64_t steps) { model_->log_steps(steps); }
   std::optional<Text> run_log() const { return text_of(model_->run_log()); }
-  py::dict report() const { return fields_of(model_->last_step()); }
+  py::dict report() const {
+    return fields_of(without_gil([&] { return model_->last_step(); }));
+  }
   // Returns the memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
     if (model_->machine().channels.empty()) return std::nullopt;
@@ -167,11 +172,16 @@ class RematJoin {
     py::gil_scoped_release no_gil;
     model_->plan_for(inputs);
   }
-  void set_budget(const BudgetArgument& budget) { model_->set_budget(budget_of(budget)); }
+  void set_budget(const BudgetArgument& budget) {
+    const Budget now = budget_of(budget);
+    without_gil([&] { model_->set_budget(now); });
+  }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(model_->plan()); }
   Text join() const { return to_json(model_->join()); }
-  py::dict report() const { return fields_of(model_->last_step()); }
+  py::dict report() const {
+    return fields_of(without_gil([&] { return model_->last_step(); }));
+  }
 
  private:
   Mirrors mirrors_;

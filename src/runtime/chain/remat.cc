@@ -1,5 +1,6 @@
 #include "reprise/runtime/remat.h"
 
+#include <utility>
 #include <variant>
 
 #include "reprise/model/errors.h"
@@ -37,9 +38,15 @@ at::Tensor Remat::forward(const at::Tensor& input) {
 
 Tensors Remat::forward(const Tensors& inputs) { return run_step(state_, {inputs}); }
 
-void Remat::plan_for(const Tensors& inputs) { state_->ready({inputs}, state_->contents()); }
+void Remat::plan_for(const Tensors& inputs) {
+  const internal::device::Turns::Turn turn(state_->turns);
+  state_->ready({inputs}, state_->contents());
+}
 
-void Remat::set_budget(Budget budget) { state_->set_budget(budget); }
+void Remat::set_budget(Budget budget) {
+  const internal::device::Turns::Turn turn(state_->turns);
+  state_->set_budget(std::move(budget));
+}
 
 const PlanResult& Remat::plan() const { return state_->planned().result; }
 
@@ -55,7 +62,10 @@ Profile Remat::profile() const {
                    .processor_percent = instance.processor_percent});
 }
 
-StepReport Remat::last_step() const { return state_->report; }
+StepReport Remat::last_step() const {
+  const internal::device::Turns::Turn turn(state_->turns);
+  return state_->report;
+}
 
 void Remat::log_steps(int64_t steps) { state_->log.want(steps); }
 

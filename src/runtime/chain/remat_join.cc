@@ -75,16 +75,23 @@ RematJoin::~RematJoin() = default;
 Tensors RematJoin::forward(const std::vector<Tensors>& inputs) { return run_step(state_, inputs); }
 
 void RematJoin::plan_for(const std::vector<Tensors>& inputs) {
+  const internal::device::Turns::Turn turn(state_->turns);
   state_->ready(inputs, state_->contents());
 }
 
-void RematJoin::set_budget(Budget budget) { state_->set_budget(budget); }
+void RematJoin::set_budget(Budget budget) {
+  const internal::device::Turns::Turn turn(state_->turns);
+  state_->set_budget(std::move(budget));
+}
 
 const PlanResult& RematJoin::plan() const { return state_->planned().result; }
 
 Join RematJoin::join() const { return std::get<Join>(state_->planned().problem()); }
 
-StepReport RematJoin::last_step() const { return state_->report; }
+StepReport RematJoin::last_step() const {
+  const internal::device::Turns::Turn turn(state_->turns);
+  return state_->report;
+}
 
 std::shared_ptr<RematJoin> remat_join(std::vector<StageBranch> branches, std::vector<Stage> tail,
                                       const std::vector<Tensors>& samples, RematOptions options) {

@@ -14,6 +14,7 @@
 #include "runtime/chain/execute.h"
 #include "runtime/chain/plan_key.h"
 #include "runtime/device/step_log.h"
+#include "runtime/device/turns.h"
 #include "runtime/distributed/peers.h"
 #include "runtime/transfer/offload.h"
 
@@ -40,6 +41,9 @@ struct Remat::State {
     explicit Instance(internal::chain::PlanKey k) : key(std::move(k)) {}
   };
 
+  // Forwards, backwards and plans of several threads take turns: while stages run, autograd does not
+  // know the parameters as leaves, so no backward may add to their gradients meanwhile.
+  internal::device::Turns turns;
   std::vector<StageBranch> branches;
   std::vector<Stage> tail;
   RematOptions options;

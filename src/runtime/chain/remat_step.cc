@@ -1,9 +1,11 @@
 #include "runtime/chain/remat_step.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,8 +28,16 @@ using device::make_node;
 using device::StepMeter;
 using device::StepUnderWay;
 using transfer::MovedBytes;
+using Turn = device::Turns::Turn;
 
 namespace {
+
+// A BackwardTurn keeps the model alive.
+struct BackwardTurn {
+  std::shared_ptr<Remat::State> state;
+  Turn turn;
+  explicit BackwardTurn(std::shared_ptr<Remat::State> s) : state(std::move(s)), turn(state->turns) {}
+};
 
 // A RematNode is one step in flight: the autograd node of the whole model.
 struct RematNode final : torch::autograd::Node {
@@ -57,6 +67,9 @@ struct RematNode final : torch::autograd::Node {
     if (!step) {
       throw InputError("backward() ran through this step already; run forward again");
     }
+    // The turn lasts until autograd has added all gradients to .grad, or has given up.
+    auto turn = std::make_shared<BackwardTurn>(state);
+    torch::autograd::Engine::get_default_engine().queue_callback([turn] {});
     Tensors result;
     over = true;
     try {
@@ -177,6 +190,7 @@ Tensors run_step(const std::shared_ptr<Remat::State>& state, const std::vector<T
         "an input has a forward gradient (torch.autograd.forward_ad), which a plan does not "
         "carry on; call the plain model");
   }
+  const Turn turn(state->turns);
   try {
     return run_planned(state, inputs);
   } catch (const StageChanged& change) {

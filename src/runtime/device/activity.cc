@@ -1,10 +1,13 @@
 #include "runtime/device/activity.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <set>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/foreign_memory.h"
 
 namespace reprise::runtime::internal::device {
 namespace {
@@ -15,6 +18,7 @@ struct Activity {
   std::thread::id measurer;              // none when no thread measures
   int depth = 0;           // nested measurements: a captured step may measure a model inside it
   std::thread::id online;  // the thread of a step in online mode; none when there is no such step
+  std::condition_variable online_ended;
 
   bool another_measures() const { return depth > 0 && measurer != std::this_thread::get_id(); }
   void begin_step() {
@@ -57,11 +61,11 @@ StepUnderWay::~StepUnderWay() {
 
 OnlineUnderWay::OnlineUnderWay() : thread_(std::this_thread::get_id()) {
   Activity& now = activity();
-  std::lock_guard<std::mutex> lock(now.mutex);
-  if (now.online != std::thread::id()) {
-    throw InputError(
-        "another step in online mode is not over in this process: one such step runs at a time");
+  std::unique_lock<std::mutex> lock(now.mutex);
+  if (now.online == thread_) {
+    throw InputError("another step in online mode has begun already in this thread, and is not over");
   }
+  now.online_ended.wait(lock, [&] { return now.online == std::thread::id(); });
   now.begin_step();
   now.online = thread_;
 }
@@ -71,9 +75,10 @@ OnlineUnderWay::~OnlineUnderWay() {
   std::lock_guard<std::mutex> lock(now.mutex);
   now.online = std::thread::id();
   now.steps.erase(now.steps.find(thread_));
+  now.online_ended.notify_one();
 }
 
-Measuring::Measuring() {
+Measuring::Measuring() : mark_(measuring_mark(), std::make_shared<MeasuringMark>()) {
   Activity& now = activity();
   std::lock_guard<std::mutex> lock(now.mutex);
   const std::thread::id self = std::this_thread::get_id();
@@ -88,13 +93,13 @@ Measuring::Measuring() {
                      "and plan_for() all kinds of input, before the threads start");
   }
   now.measurer = self;
-  ++now.depth;
+  if (++now.depth == 1) count_cpu_memory_apart();
 }
 
 Measuring::~Measuring() {
   Activity& now = activity();
   std::lock_guard<std::mutex> lock(now.mutex);
-  --now.depth;
+  if (--now.depth == 0) count_cpu_memory_together();
 }
 
 }  // namespace reprise::runtime::internal::device

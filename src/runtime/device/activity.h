@@ -2,6 +2,8 @@
 // counters, so no step of another thread may take memory meanwhile.
 #pragma once
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <thread>
 
 namespace reprise::runtime::internal::device {
@@ -20,8 +22,8 @@ class StepUnderWay {
 };
 
 // An OnlineUnderWay is a step in online mode. It is a step under way, and no step and no
-// measurement may begin inside it on its thread. The constructor throws InputError if another one
-// is not over, on whatever thread.
+// measurement may begin inside it on its thread. The constructor waits while another thread has one,
+// and throws InputError if this thread has one.
 class OnlineUnderWay {
  public:
   OnlineUnderWay();
@@ -33,14 +35,18 @@ class OnlineUnderWay {
   std::thread::id thread_;
 };
 
-// A Measuring is a measurement on this thread. The constructor throws InputError while another
-// thread measures, or while a step that another thread began is not over.
+// A Measuring is a measurement on this thread. What other threads do with plain PyTorch meanwhile
+// does not count (foreign_memory.h). The constructor throws InputError while another thread measures,
+// or while a step that another thread began is not over.
 class Measuring {
  public:
   Measuring();
   ~Measuring();
   Measuring(const Measuring&) = delete;
   Measuring& operator=(const Measuring&) = delete;
+
+ private:
+  const c10::DebugInfoGuard mark_;
 };
 
 }  // namespace reprise::runtime::internal::device

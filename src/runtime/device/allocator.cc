@@ -11,11 +11,13 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "reprise/model/errors.h"
 #include "runtime/device/device_heap.h"
+#include "runtime/device/foreign_memory.h"
 #include "runtime/device/heap_block.h"
 #include "runtime/device/room.h"
 #include "runtime/device/tensor_bytes.h"
@@ -39,6 +41,8 @@ struct CountedBlock {
   int64_t bytes = 0;
   uint64_t serial = 0;
   std::shared_ptr<BlockSource> source;  // null: the heap
+  std::thread::id taker;
+  bool foreign = false;  // taken by other work than what was measured then
 };
 
 // The data pointer and the context pointer of each block are the same, as raw_allocate() demands.
@@ -57,9 +61,14 @@ class CountingAllocator final : public c10::Allocator {
       }
       if (bytes_over_limit(bytes) > 0) refuse(bytes, held);
     }
-    int64_t* const returned = returned_by_this_thread();
+    const bool foreign = is_foreign();
+    int64_t* const returned = foreign ? nullptr : returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0, fresh = bytes - reused;
-    CountedBlock block{.bytes = bytes, .serial = serial_ + 1, .source = block_source(c10::kCPU)};
+    CountedBlock block{.bytes = bytes,
+                       .serial = serial_ + 1,
+                       .source = block_source(c10::kCPU),
+                       .taker = std::this_thread::get_id(),
+                       .foreign = foreign};
     void* data = block.source ? block.source->take(bytes) : nullptr;
     if (data == nullptr) {
       block.source.reset();
@@ -71,6 +80,10 @@ class CountingAllocator final : public c10::Allocator {
     }
     blocks_.emplace(data, std::move(block));
     ++serial_;
+    if (foreign) {
+      foreign_ += bytes;
+      return {data, data, &release, c10::Device(c10::kCPU)};
+    }
     if (returned) *returned -= reused;
     returned_ -= reused;
     count_.live += fresh;
@@ -90,8 +103,26 @@ class CountingAllocator final : public c10::Allocator {
 
   MemoryCount count() {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (is_foreign()) {
+      MemoryCount all = count_;
+      all.live += foreign_;
+      all.peak = std::max(all.peak, all.live);
+      return all;
+    }
     returned_by_this_thread();
     return count_;
+  }
+  void count_apart() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    apart_ = true;
+    apart_since_ = serial_;
+  }
+  void count_together() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    apart_ = false;
+    count_.live += std::exchange(foreign_, 0);
+    count_.peak = std::max(count_.peak, count_.live);
+    recent_peak_ = std::max(recent_peak_, count_.live);
   }
   void reset_peak() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -151,9 +182,9 @@ class CountingAllocator final : public c10::Allocator {
  private:
   // Returns by how much a request would exceed the limit.
   int64_t bytes_over_limit(int64_t bytes) {
-    const int64_t* const returned = returned_by_this_thread();
+    const int64_t* const returned = is_foreign() ? nullptr : returned_by_this_thread();
     const int64_t reused = returned ? std::min(*returned, bytes) : 0;
-    return limit_ ? count_.live + bytes - reused - *limit_ : 0;
+    return limit_ ? count_.live + foreign_ + bytes - reused - *limit_ : 0;
   }
   [[noreturn]] void refuse(int64_t bytes, const std::string& held) {
     ++failures_;
@@ -166,6 +197,20 @@ class CountingAllocator final : public c10::Allocator {
     throw error;
   }
   static void release(void* data);
+
+  // Says whether this thread's requests are those of other work than what is measured. The threads of
+  // a parallel operation work for the thread that measures.
+  bool is_foreign() const {
+    return apart_ && !internal::device::works_for_measuring() && !at::in_parallel_region();
+  }
+  // Says so of a block that comes back. Autograd's threads may give back what they took for the thread
+  // that measures when they no longer have its mark. What a thread took before and gives back itself
+  // is its own business.
+  bool is_foreign(const CountedBlock& block) const {
+    if (!apart_) return false;
+    if (block.serial > apart_since_) return block.foreign;
+    return block.taker == std::this_thread::get_id() && is_foreign();
+  }
 
   // The threads of one parallel operation take and give back scratch of their own. How much scratch
   // is there at once depends on when each thread works. So the bytes that a thread gives back count
@@ -195,6 +240,9 @@ class CountingAllocator final : public c10::Allocator {
   int64_t returned_ = 0;                    // the sum of returned_by_
   int64_t workers_ = 0,
           workers_peak_ = 0;  // bytes that threads but the first took in parallel operations
+  bool apart_ = false;         // whether a thread measures
+  uint64_t apart_since_ = 0;   // the last block before
+  int64_t foreign_ = 0;  // live bytes, taken less given back, of other work since then
   std::optional<int64_t> limit_;
   uint64_t failures_ = 0;
   Refusal refusal_ = nullptr;
@@ -217,7 +265,9 @@ void CountingAllocator::release(void* data) {
     if (auto found = self.blocks_.find(data); found != self.blocks_.end()) {
       counted = true;
       block = std::move(found->second);
-      if (int64_t* const returned = self.returned_by_this_thread()) {
+      if (self.is_foreign(block)) {
+        self.foreign_ -= block.bytes;
+      } else if (int64_t* const returned = self.returned_by_this_thread()) {
         *returned += block.bytes;
         self.returned_ += block.bytes;
       } else {
@@ -284,6 +334,12 @@ namespace internal::device {
 
 RoomMakerScope::RoomMakerScope(RoomMaker& maker) : before_(std::exchange(room_maker, &maker)) {}
 RoomMakerScope::~RoomMakerScope() { room_maker = before_; }
+
+bool works_for_measuring() {
+  return c10::ThreadLocalDebugInfo::get(measuring_mark()) != nullptr;
+}
+void count_cpu_memory_apart() { allocator().count_apart(); }
+void count_cpu_memory_together() { allocator().count_together(); }
 
 int64_t take_recent_cpu_peak() { return allocator().take_recent_peak(); }
 

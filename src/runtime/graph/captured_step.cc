@@ -3,6 +3,7 @@
 #include <torch/version.h>
 
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -26,7 +27,10 @@ using internal::step::describe;
 using internal::step::HostRead;
 using internal::transfer::is_auto;
 
-struct CapturedStep::State : internal::graph::StepState {};
+struct CapturedStep::State : internal::graph::StepState {
+  // Calls of several threads take turns. A call inside a call of the same thread goes on.
+  mutable std::recursive_mutex turns;
+};
 
 namespace {
 
@@ -138,13 +142,18 @@ CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
+  const std::lock_guard turn(state_->turns);
   state_->require(state_->plan(options), state_->graph_now().fixed);
   return state_->shown();
 }
 
-PlanResult CapturedStep::try_plan(const StepPlanOptions& options) { return state_->plan(options); }
+PlanResult CapturedStep::try_plan(const StepPlanOptions& options) {
+  const std::lock_guard turn(state_->turns);
+  return state_->plan(options);
+}
 
 void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
+  const std::lock_guard turn(state_->turns);
   const bool on_link = state_->peers && internal::graph::uses_link(given);
   StepPlanOptions wanted = options;
   if (is_auto(wanted.offload)) {
@@ -203,10 +212,12 @@ at::Tensor CapturedStep::run(const Tensors& inputs) {
 }
 
 Tensors CapturedStep::run_all(const Tensors& inputs) {
+  const std::lock_guard turn(state_->turns);
   return telling(*state_, [&] { return state_->run(inputs); });
 }
 
 std::optional<Tensors> CapturedStep::run_captured(const Tensors& inputs) {
+  const std::lock_guard turn(state_->turns);
   return telling(*state_, [&] { return state_->run_captured(inputs); });
 }
 
@@ -226,17 +237,23 @@ void CapturedStep::tell_failure(const std::string& reason) noexcept {
   if (state_ && state_->peers) state_->peers->tell(reason);
 }
 
-void CapturedStep::capture_outcome(const Tensors& inputs) { state_->capture_outcome(inputs); }
+void CapturedStep::capture_outcome(const Tensors& inputs) {
+  const std::lock_guard turn(state_->turns);
+  state_->capture_outcome(inputs);
+}
 
 void CapturedStep::forget_outcome() {
+  const std::lock_guard turn(state_->turns);
   if (state_->outcomes.all().size() > 1) state_->drop_outcome();
 }
 
 void CapturedStep::fetch_optimizer_state() {
+  const std::lock_guard turn(state_->turns);
   if (state_->far_state) state_->far_state->fetch(FarKind::kState);
 }
 
 void CapturedStep::fetch_parameters() {
+  const std::lock_guard turn(state_->turns);
   if (state_->far_state) state_->far_state->fetch(FarKind::kParameter);
 }
 
@@ -271,7 +288,10 @@ const PlanResult& CapturedStep::planned() const {
 
 Machine CapturedStep::machine() const { return state_->shown_machine(); }
 
-CapturedStepReport CapturedStep::last_step() const { return state_->report; }
+CapturedStepReport CapturedStep::last_step() const {
+  const std::lock_guard turn(state_->turns);
+  return state_->report;
+}
 
 void CapturedStep::check_codecs(CodecCheck check) { state_->codec_check = check; }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 
 #include "reprise/model/errors.h"
@@ -293,6 +294,7 @@ struct TrainStep::State {
     return record_again(inputs, of_reads) ? run_graph(inputs) : run_online(inputs);
   }
 
+  mutable std::recursive_mutex turns;  // calls of several threads
   StepFunction step;
   TrainStepOptions options;
   StepMode mode = StepMode::kGraph;
@@ -318,10 +320,13 @@ TrainStep::~TrainStep() = default;
 TrainStep::TrainStep(TrainStep&&) noexcept = default;
 TrainStep& TrainStep::operator=(TrainStep&&) noexcept = default;
 
-Tensors TrainStep::run_all(const Tensors& inputs) { return state_->run_all(inputs); }
+Tensors TrainStep::run_all(const Tensors& inputs) {
+  const std::lock_guard turn(state_->turns);
+  return state_->run_all(inputs);
+}
 
 at::Tensor TrainStep::run(const Tensors& inputs) {
-  Tensors all = state_->run_all(inputs);
+  Tensors all = run_all(inputs);
   return all.empty() ? at::Tensor() : std::move(all.front());
 }
 
@@ -338,6 +343,7 @@ std::string TrainStep::explain() const {
 }
 
 TrainStepReport TrainStep::last_step() const {
+  const std::lock_guard turn(state_->turns);
   if (state_->last.graph_steps + state_->last.online_steps == 0) {
     throw InputError("the step has not run yet");
   }

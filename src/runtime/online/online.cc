@@ -1,6 +1,8 @@
 #include "reprise/runtime/online.h"
 
 #include <chrono>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -47,11 +49,13 @@ Online& Online::operator=(Online&& other) noexcept {
 }
 
 void Online::begin() {
-  if (state_->current) throw InputError("this step in online mode has begun already");
+  // Steps of several threads take turns, also those of one object.
+  auto turn = std::make_unique<internal::device::OnlineUnderWay>();
   state_->plans.receive();
   state_->began = now();
   reset_peak(c10::kCPU);
   state_->current.emplace(state_->options, state_->heuristic);
+  state_->under_way = std::move(turn);
   if (state_->plans.in_use()) state_->current->follow(state_->plans.all());
 }
 
@@ -67,7 +71,11 @@ void Online::end() {
   report.time = now() - state_->began;
   if (followed) state_->plans.learn(*std::move(followed), report);
   report.steps = state_->last.steps + 1;
-  state_->last = report;
+  {
+    const std::lock_guard lock(state_->last_mutex);
+    state_->last = report;
+  }
+  state_->under_way.reset();
 }
 
 void Online::undo() {
@@ -77,6 +85,7 @@ void Online::undo() {
   session.close();
   session.undo();
   state_->current.reset();
+  state_->under_way.reset();
 }
 
 void Online::fail(std::exception_ptr thrown) {
@@ -92,6 +101,9 @@ void Online::wait_for_plan() { state_->plans.wait(); }
 
 void Online::stop_planning() { state_->plans.stop(); }
 
-OnlineReport Online::last_step() const { return state_->last; }
+OnlineReport Online::last_step() const {
+  const std::lock_guard lock(state_->last_mutex);
+  return state_->last;
+}
 
 }  // namespace reprise::runtime

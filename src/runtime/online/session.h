@@ -10,7 +10,6 @@
 #include <string>
 
 #include "reprise/runtime/online.h"
-#include "runtime/device/activity.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/room.h"
 #include "runtime/online/evictor.h"
@@ -101,7 +100,6 @@ class Session final : public device::RoomMaker {
 
   static thread_local Session* active_;
 
-  const device::OnlineUnderWay under_way_;
   bool busy_ = false;                       // operators that run now are not the step's
   const OperatorFacts* running_ = nullptr;  // the operator of the step that began last
   bool inside_leaf_ = false;  // what an operator with a kernel of its own calls is its own work

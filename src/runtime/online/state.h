@@ -1,11 +1,14 @@
 // The State is all that an Online holds between its steps.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/online.h"
+#include "runtime/device/activity.h"
 #include "runtime/online/heuristics.h"
 #include "runtime/online/plans.h"
 #include "runtime/online/session.h"
@@ -28,8 +31,10 @@ struct Online::State {
   OnlineOptions options;
   const internal::online::Heuristic& heuristic;
   internal::online::Plans plans;
+  std::unique_ptr<internal::device::OnlineUnderWay> under_way;  // of `current`
   std::optional<internal::online::Session> current;
   Nanos began;
+  std::mutex last_mutex;  // of `last`: a thread may ask while another one runs a step
   OnlineReport last;
 };
 

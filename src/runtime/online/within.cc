@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/device/activity.h"
+
 namespace reprise::runtime::internal::online {
 
 Within::Within(Budget budget)
@@ -11,6 +13,7 @@ Within::Within(Budget budget)
 }
 
 void Within::run(c10::function_ref<void()> body) {
+  const device::OnlineUnderWay under_way;
   session_.emplace(options_, heuristic_, /*undoes=*/false);
   std::exception_ptr reason;
   try {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "reprise/check/pipeline.h"
@@ -73,6 +74,7 @@ struct PipelinedStep::State {
   PipelinePlan plan;
   Bytes planned_level;
   int64_t steps = 0, plans = 0;
+  std::mutex turns;  // calls of several threads
   std::optional<PipelinedStepReport> report;
 
   int rank() const { return peers ? peers->rank() : 0; }
@@ -268,6 +270,7 @@ PipelinedStep::PipelinedStep(PipelinedStep&&) noexcept = default;
 PipelinedStep& PipelinedStep::operator=(PipelinedStep&&) noexcept = default;
 
 at::Tensor PipelinedStep::run(const Tensors& inputs, const Tensors& targets) {
+  const std::lock_guard turn(state_->turns);
   return state_->telling([&] { return state_->step(inputs, targets); });
 }
 

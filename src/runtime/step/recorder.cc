@@ -26,7 +26,8 @@ namespace {
 constexpr const char* kRandomStateSet =
     "the state of the random generator is set inside it (torch.manual_seed(), or "
     "torch.utils.checkpoint of a part that draws random numbers): set it before the step, and "
-    "leave it to the plan what runs again";
+    "leave it to the plan what runs again. Or another thread draws random numbers meanwhile: let it "
+    "wait for the capture";
 
 // Gives fresh memory bytes that no literal has. Memory that was used before may hold what the host
 // is about to write, such as the same literal of an earlier run, and then the write would not show.
