@@ -151,8 +151,11 @@ int run_pipeline(const PipelineArguments& arguments) {
     print(to_json(*result.plan));
   } else {
     write_output(arguments.output, to_json(*result.plan));
-    print(arguments.json ? pipeline_result_json(loaded.pipeline, result)
-                         : pipeline_text(loaded.pipeline, *result.plan, timeline, text_options()));
+    if (arguments.json) {
+      print(pipeline_result_json(loaded.pipeline, result));
+    } else if (!arguments.search.quiet) {
+      print(pipeline_text(loaded.pipeline, *result.plan, timeline, text_options()));
+    }
   }
   if (!arguments.search.quiet) {
     say(fmt::format("{}: time {}, bound {}, bubble {:.1f} %", to_string(result.termination),

@@ -89,8 +89,12 @@ void report_plan(const PlanArguments& arguments, const Found& found) {
     print(json);
   } else {
     write_output(arguments.output, json);
-    print(arguments.json ? result_json(result, energy) : plan_text(result, text_options()));
-    if (energy != nullptr && !arguments.json) print("\n" + energy_text(*energy, text_options()));
+    if (arguments.json) {
+      print(result_json(result, energy));
+    } else if (!arguments.search.quiet) {
+      print(plan_text(result, text_options()));
+      if (energy != nullptr) print("\n" + energy_text(*energy, text_options()));
+    }
   }
   if (arguments.search.quiet) return;
   const Baseline& plain = result.baseline;

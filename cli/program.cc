@@ -61,6 +61,8 @@ int internal(const char* what) {
 int run_program(int argc, char** argv, const ProgramInfo& info) {
   // A reader that goes away is noticed as a failed write; see print().
   signal(SIGPIPE, SIG_IGN);
+  // So is the limit on the size of files (ulimit -f): the write fails, and its temporary file goes.
+  signal(SIGXFSZ, SIG_IGN);
   return guarded([&] { return parse_and_run(argc, argv, info); });
 }
 

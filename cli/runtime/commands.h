@@ -24,6 +24,8 @@ struct ModelArguments {
   int64_t batch = 0, classes = 0, width = 0, layers = 0, heads = 0, vocabulary = 0;
   double dropout = -1;
   int threads = 0;
+
+  bool operator==(const ModelArguments&) const = default;
 };
 
 void add_model_options(CLI::App& command, ModelArguments& arguments);

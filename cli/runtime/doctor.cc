@@ -189,8 +189,15 @@ int run_doctor(const DoctorArguments& arguments) {
   training::ModelConfig model = {.model = "unet", .input = {4, 3, 64, 64}, .width = 16};
   if (!arguments.model.model.empty()) {
     model = model_config(arguments.model);
-  } else if (arguments.model.threads > 0) {
-    at::set_num_threads(arguments.model.threads);
+  } else {
+    ModelArguments none;
+    none.threads = arguments.model.threads;
+    if (arguments.model != none) {
+      throw InputError(
+          "--input, --batch, --width and the like describe a model of your choice: name it with "
+          "--model, or leave them out");
+    }
+    if (none.threads > 0) at::set_num_threads(none.threads);
   }
   const std::string data = fashion_mnist();
   std::vector<Finding> findings = look_around(data);

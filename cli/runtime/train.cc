@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "commands.h"
 #include "output.h"
@@ -96,6 +97,11 @@ std::string default_data(const std::string& model) {
   return "fashion-mnist";
 }
 
+void require_number(const char* option, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  throw InputError(fmt::format("{} is a number from 0 on, not {}", option, value));
+}
+
 training::TrainOptions train_options(const TrainArguments& arguments) {
   training::TrainOptions options;
   options.model = model_config(arguments.model);
@@ -108,8 +114,10 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.steps = arguments.steps;
   options.epochs = arguments.epochs;
   options.optimizer = optimizer_kind(arguments.optimizer);
+  require_number("--learning-rate", arguments.rate);
   options.learning_rate = arguments.rate;
   options.schedule = rate_schedule(arguments.schedule);
+  require_number("--momentum", arguments.momentum);
   options.momentum = arguments.momentum;
   options.offload.to = arguments.offload;
   if (!arguments.machine.empty()) {

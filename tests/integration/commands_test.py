@@ -71,6 +71,8 @@ class PlanTest(ProgramTest):
         result = self.run_program("plan", CHAIN, "--budget", "80%", "-o", path, "--json", "--quiet")
         self.assertIn("peak_bytes", json.loads(result.stdout))
         self.assertEqual(result.stderr, "")
+        result = self.run_program("plan", CHAIN, "--budget", "80%", "-o", path, "--quiet")
+        self.assertEqual(result.stdout + result.stderr, "")
 
     def test_every_form_of_budget(self):
         peak = json.loads(self.run_program("plan", CHAIN, "--budget", "100%").stdout)[

@@ -1,6 +1,7 @@
 """Outputs that cannot be written: exit code 2, the path is named, and old files stay."""
 
 import os
+import resource
 import unittest
 
 from harness import BAD_INPUT, CHAINS, ProgramTest
@@ -44,6 +45,14 @@ class OutputFilesTest(ProgramTest):
         for arguments in self.commands("/dev/full"):
             result = self.run_program(*arguments, expect=BAD_INPUT)
             self.assertIn("/dev/full", result.stderr)
+
+    def test_a_limit_on_the_size_of_files(self):
+        path = self.folder / "plan.json"
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+        result = self.run_program("plan", CHAIN, "--budget", "80%", "-o", path, expect=BAD_INPUT,
+                                  preexec_fn=limit)
+        self.assertIn("plan.json", result.stderr)
+        self.assertEqual(self.files(), {})
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everything")
     def test_no_permission(self):

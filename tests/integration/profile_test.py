@@ -34,6 +34,8 @@ class DoctorTest(ProgramTest):
         self.assertIn("resnet18", wrong.stderr)
         self.run_program("doctor", "--model", "mlp", "--magic", "1", expect=BAD_INPUT)
         self.run_program("doctor", "--json", "--model", "resnet19", expect=BAD_INPUT)
+        alone = self.run_program("doctor", "--input", "1xx", expect=BAD_INPUT)
+        self.assertIn("name it with --model", alone.stderr)
         tight = self.run_program("doctor", *GPT, "--budget", "1000", expect=INFEASIBLE)
         self.assertRegex(tight.stderr, r"\d+ B is the smallest")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from .._step.modules import called_modules, outermost
 from .._step.process_group import telling
+from .._step.python_state import PythonState
 from .._step.tree import Tree, flatten, rebuild
+from .._step.turns import OfThisProcess, Turns
 from .._torch import _runtime
 from ..errors import InputError, StepMiss
 from .guards import Guards
@@ -19,7 +22,7 @@ from .recorded import RecordedFunction
 from .request import Request
 
 
-class RecordedStep:
+class RecordedStep(OfThisProcess):
     """A step that follows the user's function: its recording now, and who notices a difference.
 
     A call compares what the recording stands for. If something differs, the step is refused or
@@ -29,6 +32,7 @@ class RecordedStep:
     def __init__(
         self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
+        self._turns = Turns()
         self._request = request
         self._modules = request.modules
         self._differences: list[str] = []
@@ -74,12 +78,23 @@ class RecordedStep:
         self, recorded: RecordedFunction, tensors: list[torch.Tensor], options: dict[str, Any]
     ) -> tuple[_runtime.CapturedStep, Guards]:
         """Records the step. It is recorded again if it calls modules that it does not show."""
-        with called_modules() as called:
-            native, guards = self._record(recorded, tensors, options)
-        if not self._take_hidden(called):
-            return native, guards
-        del native, guards, called
-        return self._record(recorded, tensors, options)
+        with self._leaving_no_trace():
+            with called_modules() as called:
+                native, guards = self._record(recorded, tensors, options)
+            if not self._take_hidden(called):
+                return native, guards
+            del native, guards, called
+            return self._record(recorded, tensors, options)
+
+    @contextlib.contextmanager
+    def _leaving_no_trace(self) -> Iterator[None]:
+        """Puts back what the runs of a recording that fails have changed in Python."""
+        before = PythonState([*self._functions(), *self._modules])
+        try:
+            yield
+        except BaseException:
+            before.put_back()
+            raise
 
     def _take_hidden(self, called: list[torch.nn.Module]) -> bool:
         """Takes over modules that were called and are not known. Returns whether there are any."""
@@ -92,16 +107,17 @@ class RecordedStep:
         """Records what the step does for the numbers that it reads now, beside other outcomes."""
         guards = Guards(self._functions(), self._modules, self._request.unguarded, self._guards)
         self._recorded.after_run = guards.after_run
-        try:
-            with called_modules() as called, guards.recording():
-                self._native.capture_outcome(tensors)
-        finally:
-            self._recorded.after_run = None
-        try:
-            guards.settle()
-        except InputError:
-            self._native.forget_outcome()
-            raise
+        with self._leaving_no_trace():
+            try:
+                with called_modules() as called, guards.recording():
+                    self._native.capture_outcome(tensors)
+            finally:
+                self._recorded.after_run = None
+            try:
+                guards.settle()
+            except InputError:
+                self._native.forget_outcome()
+                raise
         self._structure()
         self._warn_of_cache()
         if self._take_hidden(called):

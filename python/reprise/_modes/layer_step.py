@@ -22,6 +22,7 @@ from .._chain.remat import Remat, remat
 from .._planning.arguments import Budget, Observer
 from .._step.before import gradient_of
 from .._step.memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
+from .._step.python_state import PythonState
 from .._step.report import StepReport
 from .._step.tree import flatten
 from ..errors import BudgetError, InputError
@@ -245,12 +246,14 @@ class LayerStep:
             InputError: The layers are no chain. Gradients, buffers and the random state are as
                 before.
         """
+        python = PythonState([self._step, *self._modules])
         gradients = [gradient_of(parameter) for parameter in self._trained]
         state = torch.get_rng_state()
         buffers = [b.detach().clone() for b in self._buffers]
         try:
             return self(*arguments, **keywords)
         except InputError:
+            python.put_back()
             torch.set_rng_state(state)
             with torch.no_grad():
                 for put_back in gradients:
@@ -377,12 +380,14 @@ class LayerStep:
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """Puts the random state and all buffers back after the scope."""
+        """Puts the random state, all buffers and the state of Python back after the scope."""
+        python = PythonState([self._step, *self._modules])
         state = torch.get_rng_state()
         values = [b.detach().clone() for b in self._buffers]
         try:
             yield
         finally:
+            python.put_back()
             torch.set_rng_state(state)
             for buffer, value in zip(self._buffers, values, strict=True):
                 buffer.data.copy_(value)

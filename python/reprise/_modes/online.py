@@ -14,6 +14,7 @@ from .. import _core
 from .._planning.arguments import Budget, nanoseconds
 from .._planning.html import fields_html
 from .._step.memory import budget_for
+from .._step.turns import OfThisProcess
 from .._torch import _runtime
 
 
@@ -80,7 +81,7 @@ class OnlineReport:
         return fields_html(self)
 
 
-class Online(contextlib.ContextDecorator):
+class Online(contextlib.ContextDecorator, OfThisProcess):
     """Runs training steps in online mode. Made by `online()`.
 
     Each `with` block, or each call of a decorated function, is one step.

@@ -19,6 +19,7 @@ from .._step.modules import modules_of, optimizers_of, outermost, schedules_of, 
 from .._step.report import StepReport
 from .._step.stages import Stages
 from .._step.tree import Tree, flatten
+from .._step.turns import OfThisProcess, Turns
 from ..errors import InputError, StepMiss
 from .modes import (
     ModeTried,
@@ -47,7 +48,7 @@ _ORDERS = {
 _Signature = tuple[Tree, tuple[tuple[torch.Size, torch.dtype], ...]]
 
 
-class TrainStep:
+class TrainStep(OfThisProcess):
     """A training step inside a budget, in the best mode that works. Made by `train_step()`.
 
     It is called like the function. `str()` says which mode was taken, and why.
@@ -65,6 +66,7 @@ class TrainStep:
     last_miss: str
 
     def __init__(self, wanted: Wanted, sample: Sample, mode: str) -> None:
+        self._turns = Turns()
         self._wanted = wanted
         self.calls = {}
         self.last_miss = ""
@@ -77,16 +79,22 @@ class TrainStep:
         optimizers = optimizers_of(wanted.step)
         if wanted.optimizer is not None:
             optimizers.append(wanted.optimizer)
-        before = Before(wanted.modules, optimizers, tensors, schedules_of(wanted.step))
+        before = Before(
+            [wanted.step], wanted.modules, optimizers, tensors, schedules_of(wanted.step)
+        )
         order = _ORDERS[mode]
         if mode == "auto" and wanted.stages is None:
             order = ("graph", "online")
 
         def tried(one: str) -> Works:
+            recorded = False
             try:
-                return self._try(one, sample, before, alone=len(order) == 1)
+                works = self._try(one, sample, before, alone=len(order) == 1)
+                recorded = works.mode.endswith("graph")
+                return works
             finally:
-                before.put_back()
+                # What a recorded step made at its first run, it finds there at the next one.
+                before.put_back(python=not recorded)
 
         works, self.tried = choose(order, tried)
         self.mode, self._runner = works.mode, works.runner
@@ -128,14 +136,15 @@ class TrainStep:
             BudgetError: The step does not fit the budget. Everything is as before the step.
             InputError: The inputs cannot be used.
         """
-        try:
-            result = self._runner(*arguments, **keywords)
-        except StepMiss as miss:
-            if self._beside is None:
-                raise
-            return self._run_other(miss, self._beside, arguments, keywords)
-        self._missed_before = None
-        return self._ran(self.mode, self._runner, result)
+        with self._turns:
+            try:
+                result = self._runner(*arguments, **keywords)
+            except StepMiss as miss:
+                if self._beside is None:
+                    raise
+                return self._run_other(miss, self._beside, arguments, keywords)
+            self._missed_before = None
+            return self._ran(self.mode, self._runner, result)
 
     def _ran(self, mode: str, runner: Runner, result: Any) -> Any:
         self.calls[mode] = self.calls.get(mode, 0) + 1
@@ -179,7 +188,8 @@ class TrainStep:
 
     def report(self) -> StepReport | OnlineReport:
         """Returns the report of the last step, of the mode that it ran in."""
-        return (self._last or self._runner).report()
+        with self._turns:
+            return (self._last or self._runner).report()
 
     def __str__(self) -> str:
         counts = ", ".join(f"{number} in {mode} mode" for mode, number in self.calls.items())

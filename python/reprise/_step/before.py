@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .python_state import PythonState
+
 PutBack = Callable[[], None]
 
 
@@ -121,9 +123,11 @@ class Before:
     """The state before a step that is only tried.
 
     It holds parameters, buffers, gradients, the inputs, the state of optimizers, of schedules and
-    of gradient scalers, and random states. The copies lie in host memory that no budget counts.
+    of gradient scalers, random states, and what the step reaches in Python. The copies lie in host
+    memory that no budget counts.
 
     Args:
+        steps: The functions that are tried.
         modules: The modules of the step.
         optimizers: The optimizers of the step.
         inputs: The tensors that the step is called with.
@@ -132,6 +136,7 @@ class Before:
 
     def __init__(
         self,
+        steps: Sequence[Callable[..., Any]],
         modules: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         inputs: Sequence[torch.Tensor],
@@ -150,9 +155,15 @@ class Before:
         self._optimizers = [_optimizer(optimizer) for optimizer in optimizers]
         self._schedules = [_schedule(schedule) for schedule in schedules]
         self._random = _random_states()
+        self._python = PythonState([*steps, *modules])
 
-    def put_back(self) -> None:
-        """Puts everything back. It may be called many times."""
+    def put_back(self, *, python: bool = True) -> None:
+        """Puts everything back, but what lies in Python only if it is asked for.
+
+        It may be called many times.
+        """
+        if python:
+            self._python.put_back()
         with torch.no_grad():
             for notes in (self._gradients, self._bytes, self._optimizers, self._schedules):
                 for put_back in notes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import types
 import weakref
 from collections.abc import Iterator
@@ -96,12 +97,16 @@ def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
 def called_modules() -> Iterator[list[torch.nn.Module]]:
     """Gives a list. After the scope, the list has the modules whose forward ran in it, in order.
 
+    Modules that another thread calls meanwhile are not in it.
+
     A module that is gone by then is not in the list, for example a loss that is made at each call.
     """
     called: list[weakref.ref[torch.nn.Module]] = []
+    owner = threading.get_ident()
 
     def note(module: torch.nn.Module, _inputs: Any) -> None:
-        called.append(weakref.ref(module))
+        if threading.get_ident() == owner:
+            called.append(weakref.ref(module))
 
     result: list[torch.nn.Module] = []
     handle = torch.nn.modules.module.register_module_forward_pre_hook(note)

@@ -4,6 +4,8 @@ A number that is not whole is hardly ever the same twice, so a captured step mus
 While a step is recorded, `item()` gives such a number as a `ReturnedNumber`, which refuses whatever
 would use its value. If the step returns it, and keeps it nowhere, the step does not depend on it:
 its tensor becomes a result of the step, and each call reads the number from the new result.
+
+When the run is over, a `ReturnedNumber` that the program still holds is a number like any other.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ _ADVICE = (
     "number and use it behind the step, or leave the step alone with it"
 )
 _USES = (
-    "__abs__", "__add__", "__array__", "__bool__", "__bytes__", "__ceil__", "__complex__",
-    "__copy__", "__deepcopy__", "__divmod__", "__eq__", "__float__", "__floor__", "__floordiv__",
-    "__format__", "__ge__", "__gt__", "__hash__", "__index__", "__int__", "__le__", "__lt__",
+    "__abs__", "__add__", "__bool__", "__ceil__", "__divmod__", "__eq__", "__float__",
+    "__floor__", "__floordiv__", "__format__", "__ge__", "__gt__", "__hash__", "__int__", "__le__",
+    "__lt__",
     "__mod__", "__mul__", "__ne__", "__neg__", "__pos__", "__pow__", "__radd__", "__rdivmod__",
     "__reduce_ex__", "__repr__", "__rfloordiv__", "__rmod__", "__rmul__", "__round__", "__rpow__",
     "__rsub__", "__rtruediv__", "__str__", "__sub__", "__truediv__", "__trunc__",
@@ -40,7 +42,7 @@ _USES = (
 
 
 class ReturnedNumber:
-    """A number that may be handed on and returned, and that nothing may look at.
+    """A number that may be handed on and returned, and that nothing may look at during the run.
 
     Attributes:
         tensor: A tensor with the number, as it was when it was read.
@@ -59,21 +61,47 @@ class ReturnedNumber:
         return float
 
     def __getattr__(self, name: str) -> Any:
-        raise self._reads.refuse(self.place)
+        return getattr(self.number(), name)
+
+    def number(self) -> float:
+        """Returns the number. Raises InputError while the run is under way."""
+        if not self._reads.over:
+            raise self._reads.refuse(self.place)
+        return float(_ITEM(self.tensor))
+
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any:
+        import numpy
+
+        return numpy.asarray(self.number(), *arguments, **keywords)
 
 
-def _refusing(number: ReturnedNumber, *_arguments: Any) -> Any:
-    raise number._reads.refuse(number.place)
+# Not that of torch.Tensor, which is replaced while a step is recorded.
+_ITEM: Callable[[torch.Tensor], Any] = torch._C.TensorBase.item
+_TOLIST: Callable[[torch.Tensor], Any] = torch._C.TensorBase.tolist
+
+
+def _use(name: str) -> Callable[..., Any]:
+    def use(number: ReturnedNumber, *arguments: Any) -> Any:
+        value = number.number()
+        others = [a.number() if type(a) is ReturnedNumber else a for a in arguments]
+        return getattr(value, name)(*others)
+
+    return use
 
 
 for _name in _USES:
-    setattr(ReturnedNumber, _name, _refusing)
+    setattr(ReturnedNumber, _name, _use(_name))
 
 
 class Reads:
-    """The numbers that one run of a step has read."""
+    """The numbers that one run of a step has read.
+
+    Attributes:
+        over: Whether the run is over, so that the numbers may be used.
+    """
 
     def __init__(self) -> None:
+        self.over = False
         self._numbers: list[tuple[weakref.ref[ReturnedNumber], str]] = []
         self._refused: InputError | None = None
 
@@ -131,6 +159,36 @@ def _nested(flat: list[Any], sizes: tuple[int, ...]) -> Any:
     return [_nested(flat[i * inner : (i + 1) * inner], sizes[1:]) for i in range(sizes[0])]
 
 
+# The runs under way, by thread, from the outermost one. While there are some, item() and tolist()
+# of torch.Tensor are those below. The functions of PyTorch come back when the last run is over, on
+# whatever thread.
+_runs: dict[int, list[Reads]] = {}
+_patched: dict[str, Any] = {}  # what torch.Tensor itself had under these names
+_lock = threading.Lock()
+
+
+def _read_item(self: torch.Tensor) -> Any:
+    runs = _runs.get(threading.get_ident())
+    if not runs or not self.is_floating_point() or self.numel() != 1:
+        return _ITEM(self)
+    if getattr(self, "constant", None) is not None:
+        return _ITEM(self)  # A fake tensor whose number is known, as that of a step count.
+    return runs[-1].add(self)
+
+
+def _read_list(self: torch.Tensor) -> Any:
+    if threading.get_ident() not in _runs or self.layout != torch.strided:
+        return _TOLIST(self)
+    if self.numel() > MOST_NUMBERS:
+        raise InputError(
+            f"the step cannot be captured: it reads {self.numel()} numbers by tolist() at "
+            f"{place()}, and it can be captured with at most {MOST_NUMBERS}. Read them before "
+            "the step, or compute with the tensor itself"
+        )
+    flat = [_read_item(one) for one in self.detach().reshape(-1).unbind()]
+    return _nested(flat, tuple(self.shape))
+
+
 @contextlib.contextmanager
 def returned_numbers() -> Iterator[Reads]:
     """While the scope lasts, `item()` and `tolist()` of this thread note what they read.
@@ -140,36 +198,23 @@ def returned_numbers() -> Iterator[Reads]:
     """
     owner = threading.get_ident()
     reads = Reads()
-    before = {name: torch.Tensor.__dict__.get(name) for name in ("item", "tolist")}
-    item: Callable[[torch.Tensor], Any] = torch.Tensor.item
-    tolist: Callable[[torch.Tensor], Any] = torch.Tensor.tolist
-
-    def read_item(self: torch.Tensor) -> Any:
-        if threading.get_ident() != owner or not self.is_floating_point() or self.numel() != 1:
-            return item(self)
-        if getattr(self, "constant", None) is not None:
-            return item(self)  # A fake tensor whose number is known, as that of a step count.
-        return reads.add(self)
-
-    def read_list(self: torch.Tensor) -> Any:
-        if threading.get_ident() != owner or self.layout != torch.strided:
-            return tolist(self)
-        if self.numel() > MOST_NUMBERS:
-            raise InputError(
-                f"the step cannot be captured: it reads {self.numel()} numbers by tolist() at "
-                f"{place()}, and it can be captured with at most {MOST_NUMBERS}. Read them before "
-                "the step, or compute with the tensor itself"
-            )
-        flat = [read_item(one) for one in self.detach().reshape(-1).unbind()]
-        return _nested(flat, tuple(self.shape))
-
-    setattr(torch.Tensor, "item", read_item)  # noqa: B010 - These are no methods of ours.
-    setattr(torch.Tensor, "tolist", read_list)  # noqa: B010
+    with _lock:
+        if not _runs:
+            for name, function in (("item", _read_item), ("tolist", _read_list)):
+                _patched[name] = torch.Tensor.__dict__.get(name)
+                setattr(torch.Tensor, name, function)
+        _runs.setdefault(owner, []).append(reads)
     try:
         yield reads
     finally:
-        for name, function in before.items():
-            if function is None:
-                delattr(torch.Tensor, name)
-            else:
-                setattr(torch.Tensor, name, function)
+        reads.over = True
+        with _lock:
+            _runs[owner].pop()
+            if not _runs[owner]:
+                del _runs[owner]
+            if not _runs:
+                for name, before in _patched.items():
+                    if before is None:
+                        delattr(torch.Tensor, name)
+                    else:
+                        setattr(torch.Tensor, name, before)

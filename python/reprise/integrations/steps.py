@@ -26,11 +26,13 @@ from .._modes.modes import (
     chain_mode,
     choose,
     graph_mode,
+    reason_of,
 )
 from .._planning.arguments import Budget, Observer, checked_budget
 from .._planning.html import fields_html
 from .._step.modules import modules_of
 from .._step.tree import flatten
+from .._step.turns import Turns
 from ..errors import InputError
 
 __all__ = ["Mode", "StepsByKind", "StepsReport", "by_kind"]
@@ -72,12 +74,6 @@ class StepsReport:
         return fields_html(self)
 
 
-def _refusal(error: Exception) -> str | None:
-    """Returns why a mode is not possible. Another mode is no way around a budget that is too
-    small: the caller has to see it."""
-    return str(error) if isinstance(error, InputError) else None
-
-
 class StepsByKind:
     """A training step that runs inside a budget. Made by `by_kind()`.
 
@@ -104,6 +100,7 @@ class StepsByKind:
             raise InputError(f'mode is "auto", "graph", "chain" or "online", not {mode!r}')
         if isinstance(kinds, bool) or not isinstance(kinds, int) or kinds < 1:
             raise InputError(f"kinds is a number from 1 on, not {kinds!r}")
+        self._turns = Turns()
         self.step = step
         self.budget = checked_budget(budget)
         self.modules = list(modules_of(step) if modules is None else modules)
@@ -138,19 +135,40 @@ class StepsByKind:
                 refused. Everything is as before the step.
             InputError: The step runs in none of the modes. The message has the reason of each.
         """
+        with self._turns:
+            return self._call(arguments, keywords)
+
+    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         kind = self._kind(arguments, keywords)
         results: list[Any] = []  # of a step that ran when its mode was chosen
+        sample = Sample(arguments, keywords)
         if kind not in self._kinds:
-            sample = Sample(arguments, keywords)
-            found = choose(self._modes, lambda mode: self._make(mode, sample, results), _refusal)
-            while len(self._kinds) >= self._most:
-                self._kinds.popitem(last=False)
-            self._kinds[kind] = found
+            self._choose(kind, self._modes, sample, results)
         self._kinds.move_to_end(kind)
-        if not results:
-            results.append(self._kinds[kind][0].runner(*arguments, **keywords))
+        while not results:
+            works, tried = self._kinds[kind]
+            try:
+                results.append(works.runner(*arguments, **keywords))
+            except Exception as error:
+                mode = works.mode.removeprefix("guarded ")
+                left = self._modes[self._modes.index(mode) + 1 :]
+                reason = reason_of(error)
+                if reason is None or not left:
+                    raise
+                # All is as before the step, so a mode that comes later may run it.
+                self._choose(kind, left, sample, results)
+                works, later = self._kinds[kind]
+                failed = ModeTried(mode, False, f"at a later call: {reason}")
+                self._kinds[kind] = works, [*tried[:-1], failed, *later]
         self._steps += 1
         return results.pop()
+
+    def _choose(self, kind: Any, modes: Sequence[str], sample: Sample, results: list[Any]) -> None:
+        """Chooses a mode for a kind. Appends the result if the choice has run the step."""
+        found = choose(modes, lambda mode: self._make(mode, sample, results))
+        while kind not in self._kinds and len(self._kinds) >= self._most:
+            self._kinds.popitem(last=False)
+        self._kinds[kind] = found
 
     def _make(self, mode: str, sample: Sample, results: list[Any]) -> Works:
         if mode == "graph":

@@ -237,6 +237,10 @@ std::pair<std::string, std::string> Follower::difference_of(const TensorRef& rec
                     words_of(c10::IValue(found.strides)), found.offset),
         fmt::format("[{}] from {} on", words_of(c10::IValue(expected.strides)), expected.offset)};
   }
+  if (now.numel() == 0 && homes_.of(now.storage()).memory == Memory::kNone) {
+    // Without elements there is nothing that could be written elsewhere.
+    homes_.put(now.storage(), {recorded.memory, recorded.index});
+  }
   if (!is_at_home(recorded, now)) return {text_of(now), text_of(recorded)};
   return {};
 }

@@ -111,7 +111,9 @@ const char* reason_to_refuse(const c10::OperatorHandle& op) {
   }
   if (op.hasTag(at::Tag::data_dependent_output)) return "has a result that depends on the data";
   if (name.name.starts_with("c10d::") || name.name.starts_with("_c10d_functional::")) {
-    return "communicates with other processes, which is not there yet";
+    return "communicates with other processes, as DistributedDataParallel does: capture the step of "
+           "the plain model, and give the group (CaptureOptions::group; in Python process_group=), "
+           "whose ranks then average their gradients";
   }
   if (op.hasTag(at::Tag::dynamic_output_shape) && !sizes_by_count(op)) {
     return "has a result whose size depends on the data";

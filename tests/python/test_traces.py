@@ -1,0 +1,199 @@
+"""What is tried leaves no trace: lists, counters and numbers are those of the calls alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
+import reprise  # noqa: E402
+from reprise._step.python_state import PythonState  # noqa: E402
+from reprise.integrations.steps import by_kind  # noqa: E402
+from torch import nn  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+CALLS = 4
+tokens = 0
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+
+
+class Meter:
+    """It counts in the ways that training loops do."""
+
+    def __init__(self) -> None:
+        self.net = network()
+        self.losses: list[Any] = []
+        self.by_name: dict[str, list[float]] = defaultdict(list)
+        self.calls = 0
+        self.recent: deque[float] = deque(maxlen=3)
+
+    def step(self, x: Any) -> Any:
+        global tokens
+        loss = self.net(x).square().mean()
+        loss.backward()
+        tokens += x.shape[0]
+        self.calls += 1
+        self.losses.append(loss.item())
+        self.by_name["loss"].append(loss.item())
+        self.recent.append(loss.item())
+        return loss.detach()
+
+
+def made(kind: str, meter: Meter, x: Any) -> Callable[[Any], Any]:
+    if kind == "by_kind":
+        return by_kind(meter.step, budget="90%")
+    return reprise.train_step(meter.step, x, budget="90%")
+
+
+@pytest.mark.parametrize("kind", ["train_step", "by_kind"])
+def test_counters_and_lists_are_those_of_the_calls(kind: str) -> None:
+    global tokens
+    x = torch.randn(256, 64)
+    plain, meter = Meter(), Meter()
+    tokens = 0
+    for _ in range(CALLS):
+        plain.net.zero_grad()
+        plain.step(x)
+    expected, tokens = tokens, 0
+    step = made(kind, meter, x)
+    assert not meter.losses and not meter.by_name and meter.calls == 0 and tokens == 0
+    for _ in range(CALLS):
+        meter.net.zero_grad()
+        step(x)
+    assert tokens == expected
+    for name in ("losses", "by_name", "calls", "recent"):
+        assert getattr(meter, name) == getattr(plain, name), name
+    assert json.dumps(meter.losses) == json.dumps(plain.losses)  # They are plain numbers.
+    assert sum(meter.losses) == sum(plain.losses)
+
+
+def test_a_refused_capture_leaves_no_trace() -> None:
+    meter = Meter()
+    with pytest.raises(reprise.InputError, match="cannot be captured"):
+        reprise.capture(meter.step, torch.randn(256, 64))
+    assert not meter.losses and not meter.by_name and meter.calls == 0 and not meter.recent
+
+
+def test_a_number_that_is_kept_out_of_reach_is_a_number_when_the_run_is_over() -> None:
+    """The program may keep it where no walk from the function finds it."""
+    kept: list[Any] = []
+    net = network()
+    hidden = {id(net): kept.append}  # a method of a list, written in C
+
+    def step(x: Any) -> Any:
+        loss = net(x).square().mean()
+        loss.backward()
+        hidden[id(net)](loss.item())
+        return loss
+
+    x = torch.randn(8, 64)
+    with pytest.raises(reprise.InputError):
+        reprise.capture(step, x)
+    loss = net(x).square().mean().item()
+    for number in kept:
+        assert number == loss and f"{number:.3f}" == f"{loss:.3f}" and sum([number, 1]) > 1
+        assert copy.deepcopy(number) == pickle.loads(pickle.dumps(number)) == loss
+        assert isinstance(number, float) and float(number) + 1 == 1 + number
+
+
+def test_all_kinds_of_containers_are_put_back() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.value = 1
+
+    line, table, members = [1, 2], {"a": [3]}, {4}
+    data, queue, counts = bytearray(b"ab"), deque([5], maxlen=2), Counter("aab")
+    order: OrderedDict[str, int] = OrderedDict(x=1, y=2)
+    own, number = Own(), 6
+
+    def work() -> None:
+        nonlocal number
+        number += 1
+        line.append(number)
+        table["a"].append(8)
+        table["b"] = []
+        members.add(9)
+        data.extend(b"c")
+        queue.extend([1, 2, 3])
+        counts.update("ccc")
+        order.move_to_end("x")
+        own.value = 2
+        own.other = 3  # type: ignore[attr-defined]
+
+    state = PythonState([work])
+    for _ in range(2):
+        work()
+        state.put_back()
+        assert (line, table, members, number) == ([1, 2], {"a": [3]}, {4}, 6)
+        assert (data, list(queue), counts) == (b"ab", [5], Counter("aab"))
+        assert list(order) == ["x", "y"] and vars(own) == {"value": 1}
+
+
+def test_a_mode_that_fails_later_makes_room_for_the_next() -> None:
+    net = network()
+    late = {"keep": False}
+    held: list[Any] = []
+
+    def step(x: Any) -> Any:
+        loss = net(x).square().mean()
+        loss.backward()
+        if late["keep"]:
+            held.append(loss.detach())
+        return loss.detach()
+
+    run = by_kind(step, budget="1GB")
+    x = torch.randn(16, 64)
+    run(x)
+    assert run.report().mode == "graph"
+    late["keep"] = True
+    for _ in range(3):
+        net.zero_grad()
+        run(x)
+    assert len(held) == 3
+    report = run.report()
+    assert report.mode in ("chain", "online") and "at a later call" in report.refused["graph"]
+
+
+def test_an_empty_tensor_in_the_step() -> None:
+    net = nn.Linear(8, 8)
+
+    def step(x: Any) -> Any:
+        parts = [torch.tensor([], dtype=x.dtype), net(x).flatten()]
+        loss = torch.cat(parts).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    x = torch.randn(4, 8)
+    captured = reprise.capture(step, x, lockstep="always")
+    captured.plan(budget="100%")
+    for _ in range(3):
+        net.zero_grad()
+        expected = net(x).square().mean().detach()
+        assert torch.equal(captured(x), expected)
+    assert captured.report().compared == 3
+
+
+def test_steps_are_neither_copied_nor_pickled() -> None:
+    net, x = network(), torch.randn(8, 64)
+
+    def step(x: Any) -> Any:
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    objects = [reprise.capture(step, x), reprise.train_step(step, x), reprise.online()]
+    for one in objects:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(reprise.InputError, match="neither copied nor pickled"):
+                copied(one)  # type: ignore[operator]
