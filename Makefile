@@ -137,10 +137,10 @@ $(WITH_LIBRARIES)/installed $(WITH_MODELS)/installed: .venv-%$(SUFFIX)/installed
 	@touch $@
 
 .PHONY: test-integrations
-test-integrations: build $(WITH_LIBRARIES)/installed ## test the integrations with Transformers, Accelerate and Lightning
+test-integrations: build $(WITH_LIBRARIES)/installed ## test the integrations with Transformers, TRL, Accelerate and Lightning
 	@PYTHONPATH=$(BUILD)/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WITH_LIBRARIES)/bin/python -B -m pytest -q -rs \
-	  -p no:cacheprovider tests/python/test_transformers.py tests/python/test_accelerate.py \
-	  tests/python/test_lightning.py
+	  -p no:cacheprovider tests/python/test_transformers.py tests/python/test_trl.py \
+	  tests/python/test_accelerate.py tests/python/test_lightning.py
 	@echo "make test-integrations: all tests passed"
 
 # Not in continuous integration: it takes half an hour.

@@ -8,8 +8,8 @@
 
 namespace reprise::cli {
 
-// Throws InputError if `plan`, from `file`, cannot be followed because it is for another problem.
-// The message names both problems.
+// Throws InputError if `plan`, from `file`, cannot be followed. The message names the file, and both
+// problems if the plan is for another one.
 void require_plan_of(const Problem& problem, const Plan& plan, const std::string& file,
                      const Machine& machine = {});
 

@@ -196,7 +196,7 @@ int verdict(const training::TrainReport& report) {
 
 // Online mode has no plan to write or to show.
 void require_no_files(const TrainArguments& arguments) {
-  for (const auto& [name, path] : {std::pair("--save-plan", &arguments.save_plan),
+  for (const auto& [name, path] : {std::pair("--save", &arguments.save_plan),
                                    std::pair("--save-log", &arguments.save_log),
                                    std::pair("--save-profile", &arguments.save_profile),
                                    std::pair("--save-machine", &arguments.save_machine),

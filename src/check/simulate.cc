@@ -289,7 +289,7 @@ std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& act
     const Action& action = actions[a];
     const FoundAction found = index.find(action);
     if (found.target < 0) {
-      fail(a, fmt::format("graph \"{}\" has no {} \"{}\"", graph.name, found.what, action.id));
+      fail(a, fmt::format("the problem \"{}\" has no {} \"{}\"", graph.name, found.what, action.id));
     }
     if (found.variant < 0) {
       fail(a, fmt::format("operation \"{}\" has no variant \"{}\"", action.id, action.variant));

@@ -285,6 +285,11 @@ class ExplainTest(ProgramTest):
         plan = json.loads(self.make_plan(CHAIN).read_text())
         plan["actions"] = [["run", "B0", "keep"]]
         self.run_program("explain", CHAIN, self.write("bad.json", plan), expect=BAD_INPUT)
+        plan["actions"] = [["run", "nothing", "keep"]]
+        path = self.write("bad.json", plan)
+        for command in (["explain"], ["report", "-o", self.folder / "page.html"]):
+            refused = self.run_program(command[0], CHAIN, path, *command[1:], expect=BAD_INPUT)
+            self.assertIn(f"{path}: at /actions/0: the problem \"", refused.stderr)
 
 
 class PlannersAndDoctorTest(ProgramTest):

@@ -37,7 +37,8 @@ def test_a_path_a_dict_and_a_value_are_the_same_problem(tmp_path: pathlib.Path) 
     chain = reprise.load(FILE)
     assert isinstance(chain, reprise.Chain)
     value = json.loads(FILE.read_text())
-    results = [reprise.plan(p, budget="60%") for p in (FILE, str(FILE), value, chain)]
+    problems = (FILE, str(FILE), value, chain)
+    results = [reprise.plan(p, budget="60%", time_limit=600) for p in problems]
     plans = [result.plan for result in results]
     for plan in plans:
         assert plan is not None

@@ -310,6 +310,15 @@ def all_ranks_fail(rank: int) -> None:
             "the step cannot be captured" if rank == 1 else "rank 1 has failed: .*captured",
             lambda: reprise.capture(reads if rank == 1 else step, x, y, process_group=group),
         )
+    # A budget that is none, on one rank.
+    with fresh_group() as group:
+        _, step, x, y = small(rank)
+        captured = reprise.capture(step, x, y, process_group=group)
+        fails(
+            reprise.InputError if rank == 1 else PeerError,
+            "percent" if rank == 1 else "rank 1 has failed: .*percent",
+            lambda: captured.plan(budget="50 percent" if rank == 1 else "90%"),
+        )
     # Budgets: the smallest one holds, and it may be too small.
     with fresh_group() as group:
         _, step, x, y = small(rank)

@@ -177,3 +177,24 @@ def test_the_wrapper_that_pytorch_puts_around_a_function_of_its_own_is_no_change
             captured(*data())
     finally:
         torch.manual_seed = wrapped
+
+
+@pytest.mark.parametrize("name", ["linear", "cross_entropy"])
+def test_a_function_of_pytorch_that_is_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of PyTorch call it, or the step, and the program puts its own in its place."""
+    model = net()
+    loss_of = nn.CrossEntropyLoss()
+
+    def step(x: Any, y: Any) -> Any:
+        loss: Any = loss_of(model(x), y)
+        loss.backward()
+        return loss
+
+    captured = reprise.capture(step, *data(), lockstep="never")
+    captured(*data())
+    before = getattr(F, name)
+    monkeypatch.setattr(F, name, lambda *a, **k: 2 * before(*a, **k))
+    with pytest.raises(reprise.InputError, match=rf"torch.nn.functional.{name} was"):
+        captured(*data())
+    monkeypatch.undo()
+    captured(*data())

@@ -175,8 +175,9 @@ def test_a_step_of_its_own_for_each_thread() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_pipeline_of_one_process(model: Whole) -> None:
+    layers = list(model.layers)
     step = reprise.pipeline(
-        [model.layers[:2], model.layers[2:]],
+        [nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])],
         inputs_of(1)[:1],
         micro_batches=2,
         loss=lambda y, t: (y * t).sum(),

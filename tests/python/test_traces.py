@@ -136,7 +136,7 @@ def test_all_kinds_of_containers_are_put_back() -> None:
         work()
         state.put_back()
         assert (line, table, members, number) == ([1, 2], {"a": [3]}, {4}, 6)
-        assert (data, list(queue), counts) == (b"ab", [5], Counter("aab"))
+        assert (bytes(data), list(queue), counts) == (b"ab", [5], Counter("aab"))
         assert list(order) == ["x", "y"] and vars(own) == {"value": 1}
 
 
@@ -196,4 +196,38 @@ def test_steps_are_neither_copied_nor_pickled() -> None:
     for one in objects:
         for copied in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(reprise.InputError, match="neither copied nor pickled"):
-                copied(one)  # type: ignore[operator]
+                copied(one)
+
+
+@pytest.mark.parametrize("make", ["capture", "train_step", "capture_clipped"])
+def test_an_option_that_has_gone_astray_is_named(make: str) -> None:
+    net, x = network(), torch.randn(8, 64)
+
+    def loss(x: Any) -> Any:
+        return net(x).square().mean()
+
+    more: dict[str, Any] = {}
+    if make == "capture_clipped":
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        more = {"module": net, "max_norm": 1.0, "optimizer": optimizer}
+    with pytest.raises(reprise.InputError, match=r"offload= is an option of CapturedStep.plan\(\)"):
+        getattr(reprise, make)(loss, x, offload="host", **more)
+
+
+def test_a_transform_of_torch_func_is_named_and_runs_online() -> None:
+    net, x = network(), torch.randn(8, 64)
+
+    def step(x: Any) -> Any:
+        per_row = torch.func.vmap(lambda row: net(row).square().mean())(x)
+        loss = per_row.mean()
+        loss.backward()
+        return loss.detach()
+
+    with pytest.raises(reprise.InputError, match=r"inside a transform of torch\.func"):
+        reprise.capture(step, x)
+    run = reprise.train_step(step, x, budget="1GB")
+    assert run.mode == "online"
+    net.zero_grad()
+    expected = step(x)
+    net.zero_grad()
+    assert torch.equal(run(x), expected)

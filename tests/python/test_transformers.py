@@ -310,11 +310,19 @@ def test_a_budget_that_is_too_small(tmp_path: pathlib.Path) -> None:
     assert same([p.detach() for p in trainer.model.parameters()], before)
 
 
+def test_gradient_checkpointing_is_switched_off(tmp_path: pathlib.Path) -> None:
+    """TRL's trainers have it on by default. It changes no bits."""
+    on: dict[str, Any] = {"gradient_checkpointing": True}
+    expected = results(trainer_of(llama(), tmp_path, None, **on))
+    with pytest.warns(RuntimeWarning, match="the plan decides what runs again"):
+        trainer = trainer_of(llama(), tmp_path, "80%", **on)
+    assert same(results(trainer), expected)
+    assert trainer.in_budget.report().mode == "graph"
+
+
 def test_refusals(tmp_path: pathlib.Path) -> None:
     from reprise.integrations.transformers import within
 
-    with pytest.raises(reprise.InputError, match="gradient_checkpointing"):
-        trainer_of(llama(), tmp_path, "80%", gradient_checkpointing=True)
     trainer = trainer_of(llama(), tmp_path, "80%")
     with pytest.raises(reprise.InputError, match="already"):
         within(trainer, budget="80%")

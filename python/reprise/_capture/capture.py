@@ -11,6 +11,7 @@ from .._planning.arguments import Budget, Observer
 from .._planning.document import Path
 from .._step.modules import modules_of, with_optimizers
 from .captured_step import CapturedStep
+from .keywords import refuse_astray
 from .request import Request
 
 
@@ -136,6 +137,7 @@ def capture(
         >>> step = reprise.capture(train, x, y)
         >>> loss = step(x, y)
     """
+    refuse_astray(step, keywords, {"CapturedStep.plan()": CapturedStep.plan})
     watched = modules_of(step) if modules is None else modules
     return CapturedStep(
         Request(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from .. import _core
 from .._planning.arguments import Budget, Observer, plan_options
 from .._planning.document import Path
 from .._planning.explanation import explain
@@ -114,20 +115,24 @@ class CapturedStep(RecordedStep):
             >>> result = step.plan(budget="80%")
             >>> result = step.plan(budget="80%", offload="disk:/tmp")
         """
-        options = plan_options(
-            budget=budget_for(budget, self._device),
-            planner=planner,
-            time_limit=time_limit,
-            threads=threads,
-            enforce=enforce,
-            arena=arena,
-            device_graph=device_graph,
-            offload=offload,
-            machine=machine,
-            offload_optimizer=offload_optimizer,
-            offload_parameters=offload_parameters,
-            observer=observer or self._request.observer,
-        )
+        with telling(self._native):  # The other ranks of a group wait for this one's plan.
+            limit = budget_for(budget, self._device)
+            if isinstance(limit, str):
+                _core.resolve_budget(limit, 1)  # It raises InputError for what is no budget.
+            options = plan_options(
+                budget=limit,
+                planner=planner,
+                time_limit=time_limit,
+                threads=threads,
+                enforce=enforce,
+                arena=arena,
+                device_graph=device_graph,
+                offload=offload,
+                machine=machine,
+                offload_optimizer=offload_optimizer,
+                offload_parameters=offload_parameters,
+                observer=observer or self._request.observer,
+            )
         result = result_of(self._native.plan(**options))
         self._keep_readable(offload_optimizer, offload_parameters)
         self._plan_options = options | {"machine": self._native.machine()}

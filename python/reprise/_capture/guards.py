@@ -22,7 +22,7 @@ from .._torch import _runtime
 from ..errors import InputError
 from .chance import put_back, shared_generators
 from .opened import note_opened_files, opened, state_of_file
-from .reached import MODULES, Walk, hooks_of_all_modules
+from .reached import LIBRARIES, MODULES, Walk, hooks_of_all_modules
 from .watch import Watch, is_simple, text_of
 
 # Names that code reads the environment by.
@@ -188,7 +188,8 @@ class Guards:
         assert self._watches is not None
         found: dict[str, set[str]] = {}
         for watch in [*self._watches, *self._fast.values()]:
-            found.setdefault(watch.kind, set()).update(watch.path + name for name in watch.names)
+            names = [""] if watch.kind == LIBRARIES else watch.names
+            found.setdefault(watch.kind, set()).update(watch.path + name for name in names)
         return {kind: tuple(sorted(names)) for kind, names in sorted(found.items()) if names}
 
     def unwatched(self) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ FUNCTION = "the function"
 ATTRIBUTES = "attributes"
 CONTAINERS = "containers"
 MODULES = "modules and parameters"
+LIBRARIES = "functions of libraries"  # There are many, so people read the library's name alone.
 OF_TENSORS = ("_parameters", "_buffers", "_modules")
 
 
@@ -54,6 +55,7 @@ class Walk:
         self._kinds: set[type] = set()  # of modules
         self._in_module = False
         self._kinds_seen: set[type] = set()
+        self._libraries: set[int] = set()  # whose functions are watched
 
     def visit(self, value: Any, path: str) -> None:
         """Watches a value and all values that can be reached from it."""
@@ -200,6 +202,25 @@ class Walk:
             self._kinds.add(kind)
             self._watch(MODULES, kind.__qualname__, lambda: ((".forward",), (kind.forward,)))
             self._class(kind, path)
+            self._functions_of(torch.nn.functional)
+            for base in kind.__mro__:
+                if base is not object and is_installed(file_of(base)):
+                    self._functions_of(sys.modules[base.__module__])
+
+    def _functions_of(self, library: types.ModuleType) -> None:
+        """Watches the functions that a library's modules call: a program may replace them."""
+        if id(library) in self._libraries:
+            return
+        self._libraries.add(id(library))
+        table = vars(library)
+        kinds = (types.FunctionType, types.BuiltinFunctionType)
+        names = tuple(name for name, item in table.items() if isinstance(item, kinds))
+        labels = tuple(f".{name}" for name in names)
+
+        def read() -> State:
+            return labels, tuple(table.get(name, MISSING) for name in names)
+
+        self.watches.append(Watch(library.__name__, read, LIBRARIES, ([table], [], [])))
 
     def _class(self, kind: type, path: str) -> None:
         """Watches the attributes of a user's class that the code names."""

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from .. import _core
+from .._capture.capture import capture
 from .._capture.captured_step import CapturedStep
+from .._capture.keywords import refuse_astray
 from .._planning.arguments import Budget, Observer
 from .._planning.html import table
 from .._step.before import Before
@@ -283,6 +285,8 @@ def train_step(
         raise InputError(f"outcomes is a number of captures from 1 on, not {outcomes!r}")
     if mode == "chain" and stages is None:
         raise InputError("chain mode needs stages=, the model that the step calls")
+    owners = {"reprise.capture()": capture, "CapturedStep.plan()": CapturedStep.plan}
+    refuse_astray(step, keywords, owners)
     install_cpu_allocator()
     parts = [*(modules_of(step) if modules is None else modules)]
     for given in (module, stages):

@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,6 +41,7 @@ class _Within:
         self._step: StepsByKind | None = None
         if reason := _reason_against(trainer):
             raise InputError(reason)
+        _leave_what_runs_again_to_the_plan(trainer)
 
     def __call__(
         self,
@@ -59,10 +63,11 @@ class _Within:
         return loss
 
     def _step_of(self, model: torch.nn.Module) -> StepsByKind:
-        original = self._original
+        original, trainer = self._original, self._trainer
 
         def step(inputs: dict[str, Any], items: Any, _accumulated: int) -> Any:
-            return original(model, inputs, items)
+            with _prepared(trainer):
+                return original(model, inputs, items)
 
         return by_kind(
             step,
@@ -82,6 +87,27 @@ class _Within:
         if self._step is None:
             raise InputError("the trainer has run no step yet")
         return self._step.report()
+
+
+@contextlib.contextmanager
+def _prepared(trainer: Any) -> Iterator[None]:
+    """Lets the trainer take its inputs as they are: they were prepared before the step.
+
+    To prepare them again may be another thing: GRPO generates completions then.
+    """
+    own = trainer.__dict__.get("_prepare_inputs")
+    trainer._prepare_inputs = _as_they_are
+    try:
+        yield
+    finally:
+        if own is None:
+            del trainer._prepare_inputs
+        else:
+            trainer._prepare_inputs = own
+
+
+def _as_they_are(inputs: Any) -> Any:
+    return inputs
 
 
 def within(
@@ -149,14 +175,25 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         within(self, budget=budget, mode=mode, kinds=kinds, time_limit=time_limit)
 
 
+def _leave_what_runs_again_to_the_plan(trainer: Any) -> None:
+    """Switches the trainer's checkpointing off, which is on by default in TRL."""
+    # Transformers 5 has two names for it.
+    names = ("activation_checkpointing", "gradient_checkpointing")
+    found = [name for name in names if getattr(trainer.args, name, False)]
+    if not found:
+        return
+    for name in found:
+        setattr(trainer.args, name, False)
+    warnings.warn(
+        f"{found[0]}=True of the trainer is switched off: the plan decides what runs again",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
 def _reason_against(trainer: Any) -> str | None:
     """Returns why a trainer cannot be put inside a budget, or None."""
     args = trainer.args
-    if getattr(args, "gradient_checkpointing", False):
-        return (
-            "the trainer has gradient_checkpointing=True: leave it out, because the plan decides "
-            "what runs again"
-        )
     if getattr(args, "torch_compile", False):
         return (
             "the trainer compiles the model (torch_compile=True): use "

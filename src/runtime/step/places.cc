@@ -59,6 +59,14 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
                      "tensors), whose memory the capture does not see; give it plain tensors");
     return {};
   }
+  constexpr c10::DispatchKeySet kTransformed(
+      {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
+  if (tensor.key_set().has_any(kTransformed)) {
+    problems_.refuse(call,
+                     "uses a tensor inside a transform of torch.func (grad, vmap, jvp), whose "
+                     "operations a recording does not see; online mode runs such a step");
+    return {};
+  }
   if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
     problems_.refuse(call,
                      fmt::format("uses a tensor of layout {}", c10::toString(tensor.layout())));
