@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..errors import BudgetError, InputError
 from .capture import capture
 from .captured_step import CapturedStep
 from .clipping import clipped_backward
+from .keywords import refuse_astray
 
 # Two passes take about twice the time of one, so they are not tried beside a faster plan.
 _TWO_PASSES = 1.5
@@ -73,6 +75,9 @@ def capture_clipped(
     def made_again(*arguments: Any, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return clipped_backward(lambda: loss(*arguments, **keywords), module, max_norm)
 
+    taken = inspect.signature(capture).parameters
+    strange = {name: value for name, value in options.items() if name not in taken}
+    refuse_astray(loss, strange, {"CapturedStep.plan()": CapturedStep.plan})
     name = options.pop("name", "step")
     limits: dict[str, Any] = {"time_limit": time_limit, "threads": threads}
     options = {"modules": [module], **options, "optimizer": optimizer}

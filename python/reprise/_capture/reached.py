@@ -204,8 +204,9 @@ class Walk:
             self._class(kind, path)
             self._functions_of(torch.nn.functional)
             for base in kind.__mro__:
-                if base is not object and is_installed(file_of(base)):
-                    self._functions_of(sys.modules[base.__module__])
+                library = sys.modules.get(base.__module__)
+                if base is not object and library is not None and is_installed(file_of(base)):
+                    self._functions_of(library)
 
     def _functions_of(self, library: types.ModuleType) -> None:
         """Watches the functions that a library's modules call: a program may replace them."""
