@@ -30,7 +30,7 @@ pytestmark = [
 WORDS = "abcdefghijklmnopqrstuvwxyz"
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 ROWS = 16
-# What differs from run to run: times and memory.
+# Keys with these parts are times and memory, which differ from run to run.
 UNLIKE = ("time", "per_second", "memory", "flos")
 
 
@@ -121,8 +121,8 @@ def test_parameters_and_logs_are_those_of_the_plain_trainer(
     del plain
     gc.collect()
     trainer = trainer_of(kind, tmp_path)
-    # For models as tiny as these, one buffer of TRL's own kernels is most of the peak, so no budget
-    # is tight here.
+    # One buffer of TRL's own kernels is most of the peak of such a tiny model. So the budget has
+    # room for twice the plain step.
     budget = reprise.live_bytes() + 2 * activations
     with pytest.warns(RuntimeWarning, match="the plan decides what runs again"):
         within(trainer, budget=budget, time_limit=0.5)

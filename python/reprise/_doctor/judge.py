@@ -130,13 +130,8 @@ class _World:
         optimizers = optimizers_of(step) + ([] if plain is None else optimizers_of(plain))
         self.modules, self._inputs, self._optimizers = found, tensors, optimizers
         schedules = schedules_of(step) + ([] if plain is None else schedules_of(plain))
-        self.before = Before(
-            [step, *([] if plain is None else [plain])],
-            self.modules,
-            optimizers,
-            tensors,
-            schedules,
-        )
+        steps = [step] if plain is None else [step, plain]
+        self.before = Before(steps, self.modules, optimizers, tensors, schedules)
         if modules is not None:
             return
         # The step may call modules that it does not show. They have to be put back, too.
@@ -149,13 +144,7 @@ class _World:
         hidden = [one for one in called if id(one) not in known]
         if hidden:
             self.modules = [*found, *outermost(hidden)]
-            self.before = Before(
-                [step, *([] if plain is None else [plain])],
-                self.modules,
-                optimizers,
-                tensors,
-                schedules,
-            )
+            self.before = Before(steps, self.modules, optimizers, tensors, schedules)
 
     def run(self, step: Callable[..., Any]) -> Any:
         """Runs a step from the state before, without gradients."""

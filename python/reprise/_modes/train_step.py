@@ -95,7 +95,7 @@ class TrainStep(OfThisProcess):
                 recorded = works.mode.endswith("graph")
                 return works
             finally:
-                # What a recorded step made at its first run, it finds there at the next one.
+                # A recorded step has to find what it made in Python at its first run.
                 before.put_back(python=not recorded)
 
         works, self.tried = choose(order, tried)

@@ -75,7 +75,7 @@ class ReturnedNumber:
         return numpy.asarray(self.number(), *arguments, **keywords)
 
 
-# Not that of torch.Tensor, which is replaced while a step is recorded.
+# These two stay PyTorch's own while those of torch.Tensor are replaced.
 _ITEM: Callable[[torch.Tensor], Any] = torch._C.TensorBase.item
 _TOLIST: Callable[[torch.Tensor], Any] = torch._C.TensorBase.tolist
 
