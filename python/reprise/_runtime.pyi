@@ -30,6 +30,12 @@ def last_refusal() -> tuple[str, int, int, int] | None:
 def no_bytes() -> str:
     """Returns a text in the message of whoever takes the pointer of a tensor without bytes."""
 
+def beyond_first_batch(first: int, inputs: int) -> str:
+    """Returns the end of a message if these inputs have more bytes than the first ones, or ""."""
+
+def drop_between_steps(tensors: Sequence[Tensor]) -> None:
+    """Lets go of tensors as soon as no step is under way on any thread."""
+
 def name_places(inside: list[str]) -> None:
     """Lets messages name the user's innermost line outside these folders."""
 
@@ -68,6 +74,7 @@ class CapturedStep:
         bucket_cap: int,
         shard_optimizer: bool,
         other_devices: list[str],
+        foreseen: Callable[[], int] | None,
         share_work: str = "",
     ) -> None: ...
     @staticmethod
@@ -92,6 +99,7 @@ class CapturedStep:
         bucket_cap: int,
         shard_optimizer: bool,
         other_devices: list[str],
+        foreseen: Callable[[], int] | None,
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
         """Returns the fastest step, the number of its parts, and each number with its result."""
 
@@ -110,8 +118,12 @@ class CapturedStep:
         offload_optimizer: bool,
         offload_parameters: bool,
         observer: Callable[[str, float, str], None] | None,
+        share_of: tuple[int, int] | None = None,
     ) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
+
+    def shared_peak(self) -> tuple[int, int] | None:
+        """Returns the peak that shares of budgets are of, and the bytes of its inputs."""
 
     def use(
         self,
@@ -164,6 +176,9 @@ class CapturedStep:
 
     def tell_failure(self, reason: str) -> None:
         """Lets the other ranks of the process group fail."""
+
+    def overhead_count(self) -> int:
+        """Returns how many captures and searches the runtime has noted so far."""
 
     def comparing(self) -> bool:
         """Returns whether the function runs now beside its recording, to be compared with it."""
@@ -234,6 +249,7 @@ class Remat:
         ]
         | None,
         shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,
+        foreseen: Callable[[], int] | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
     def machine(self) -> str | None:
@@ -296,6 +312,7 @@ class RematJoin:
         name: str,
         output_held: bool,
         enforce: bool,
+        foreseen: Callable[[], int] | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
     def forward(self, inputs: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -90,10 +90,10 @@ def fit(
     ours = None if budget is None else Budget(budget, mode=mode, time_limit=2)
     path = options.pop("ckpt_path", None)
     trainer = lightning.Trainer(
-        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu", logger=False, enable_model_summary=False,
         enable_checkpointing=False, default_root_dir=folder,
         callbacks=[*callbacks, notes, *([] if ours is None else [ours])],
-        **({"max_epochs": 2} | options),
+        **({"max_epochs": 2, "enable_progress_bar": False} | options),
     )  # fmt: skip
     torch.manual_seed(3)
     trainer.fit(module, data, data, ckpt_path=path)
@@ -121,6 +121,23 @@ def test_each_mode_has_the_bits_of_the_plain_trainer(mode: str, tmp_path: pathli
     assert same(found, expected)
     assert found["report"].mode == mode
     assert found["report"].steps == 10
+
+
+def test_a_step_that_logs_is_captured_once(tmp_path: pathlib.Path) -> None:
+    """With a progress bar and a running mean, which the trainer writes down at each batch."""
+
+    class Logs(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss_of(batch)
+            self.log("loss", loss, prog_bar=True, on_step=True, on_epoch=True)
+            return loss
+
+    options: dict[str, Any] = {"enable_progress_bar": True, "log_every_n_steps": 1}
+    expected = fit(Logs(), tmp_path, None, **options)
+    found = fit(Logs(), tmp_path, 2**30, "graph", **options)
+    assert same(found, expected)
+    works = [one.work for one in found["report"].overheads]
+    assert works == ["choose a mode", "capture", "plan"]
 
 
 @pytest.mark.parametrize(("mode", "share"), [("graph", 50), ("chain", 50), ("online", 70)])

@@ -7,6 +7,8 @@ import pathlib
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
+from reprise._saved import state  # noqa: E402
 from test_optimizer import bits  # noqa: E402
 from test_saved_state import everything, network, train  # noqa: E402
 from torch import nn  # noqa: E402
@@ -120,6 +123,39 @@ def test_a_full_disk_leaves_the_old_state(tmp_path: pathlib.Path) -> None:
     assert "cannot write" in done.stdout, done
     assert reprise.load_state(path, model=nn.Linear(8, 8)).step == 4
     assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_copy_stays_until_the_step_is_over(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that has counted the copy predicts its peak to the byte, whenever it is written."""
+    reprise.install_cpu_allocator()
+    net = network()
+    may_end, x = threading.Event(), torch.randn(64, 12)
+    writing: Any = None
+
+    def wait_for_file(y: Any) -> Any:
+        if writing is not None:
+            may_end.set()
+            while not writing.done():
+                time.sleep(0.001)
+        return y
+
+    planned = reprise.remat([net, wait_for_file], x, loss=lambda y: y.square().mean())
+    write = state._runtime.write_tensors
+
+    def slow(*arguments: Any) -> None:
+        may_end.wait()
+        write(*arguments)
+
+    monkeypatch.setattr(state._runtime, "write_tensors", slow)
+    before = reprise.live_bytes()
+    writing = reprise.save_state(tmp_path / "state", model=net, background=True)
+    planned(x).square().mean().backward()
+    net.zero_grad()
+    report = planned.report()
+    assert report.predicted_peak_bytes == report.measured_peak_bytes
+    assert reprise.live_bytes() == before
 
 
 def test_in_the_background(tmp_path: pathlib.Path) -> None:

@@ -2,11 +2,13 @@
 // CPU.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "reprise/model/errors.h"
 
@@ -41,6 +43,10 @@ struct MemoryCount {
 // LibTorch's caching allocator (`allocated_bytes`), which rounds to 512 bytes.
 MemoryCount memory_count(c10::Device device);
 void reset_peak(c10::Device device);
+
+// Lets go of tensors as soon as no step is under way on any thread. Threads beside the training give memory
+// back with it: a step predicts its peak from what is live when it begins.
+void drop_between_steps(std::vector<at::Tensor> tensors);
 
 // Returns the most bytes that threads other than the calling one took in one parallel operation on
 // the CPU since the last call of this function. These bytes are in memory_count(), too. A

@@ -28,6 +28,8 @@
 #include "reprise/runtime/approximate.h"
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/offload.h"
+#include "reprise/runtime/overhead.h"
+#include "reprise/runtime/shared_peak.h"
 #include "reprise/runtime/optimizer.h"
 #include "reprise/runtime/remat.h"
 #include "reprise/runtime/watched_value.h"
@@ -150,12 +152,20 @@ struct CaptureOptions {
   // Such a step has no arena, no device graph, no memory to offload to, no process group, no optimizer
   // inside, and no budget for its capture.
   std::vector<c10::Device> other_devices = {};
+  // Returns the bytes that the program will take outside of the step and has not taken yet, such as the
+  // state that an optimizer makes at its first step. They count as live before each run, so plans leave
+  // room for them, and plain training's peak has them.
+  std::function<Bytes()> foreseen = {};
 };
 
 struct StepPlanOptions {
   // The budget covers all device bytes during a step, as in RematOptions. The default is
-  // CaptureOptions::budget, and without that no limit: plain training.
+  // CaptureOptions::budget, and without that no limit: plain training. A share becomes a number of bytes
+  // when it is first named. It stays this number, whatever lives later and whatever else is captured.
   Budget budget = {};
+  // A share is of this peak. The default is that of CapturedStep::shared_peak(), and without that plain
+  // training's peak now.
+  std::optional<SharedPeak> share_of = {};
   // Empty: "graph", "graph_levels" with `offload`, or "devices" with CaptureOptions::other_devices.
   std::string planner = {};
   // This is the time for all searches that plan() makes, together. The first steps may take as long
@@ -226,6 +236,8 @@ struct CapturedStepReport {
   // To the memory of StepPlanOptions::offload or to other devices, and back.
   Bytes moved_out = {}, moved_in = {};
   Nanos waited = {};                // by the step, for copies and for sums over the ranks
+  // The last captures, measurements and searches for plans, at most 32.
+  std::vector<Overhead> overheads = {};
   std::string offload_choice = {};  // what OffloadOptions "auto" picked, and why; else empty
   std::vector<OtherDeviceReport> other_devices = {};
 
@@ -280,6 +292,8 @@ class CapturedStep {
   // Takes a plan from elsewhere, for graph(). Throws InputError with all violations if the plan is
   // not valid. `options.offload` names the memory and the machine of a plan that moves values.
   void use(const Plan& plan, const StepPlanOptions& options = {});
+  // Returns what shares of this step's budgets are of, or nothing if no share was named yet.
+  std::optional<SharedPeak> shared_peak() const;
 
   // Runs the step. run() returns the first tensor that the function returns, run_all() returns all
   // of them. Without a plan the step is planned first, for plain training.
@@ -342,6 +356,8 @@ class CapturedStep {
   // without. A process group has the link between its ranks as a channel, as measured at the capture.
   Machine machine() const;
   CapturedStepReport last_step() const;
+  // Returns how many captures and searches there were so far (CapturedStepReport::overheads).
+  int64_t overhead_count() const;
 
   // Says how the runs that follow treat values that the plan encodes (AlternativeOptions::allow). What
   // is compared or bypassed is held in memory beside the budget.

@@ -20,6 +20,7 @@
 #include "reprise/plan/plan.h"
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/offload.h"
+#include "reprise/runtime/overhead.h"
 #include "reprise/runtime/stage.h"
 
 namespace reprise::runtime {
@@ -31,8 +32,8 @@ inline constexpr const char* kScheduleClass = "persistent";
 
 struct RematOptions {
   // The limit on all device bytes during a step: parameters, gradients, optimizer state, the batch,
-  // and whatever else is live. A share ("60%") is of the peak of plain training. The default is no
-  // limit, which gives plain training.
+  // and whatever else is live. A share ("60%") is of the peak of plain training when it is first
+  // named, and stays this number of bytes. The default is no limit, which gives plain training.
   Budget budget = {};
   std::string planner = {};          // empty: "chain", or "levels" if values may move
   Nanos time_limit{10'000'000'000};  // of planning
@@ -55,6 +56,8 @@ struct RematOptions {
   // Returns what lives beside the contents of the modules: this rank's part of sharded parameters,
   // and its gradients.
   std::function<Tensors()> resident = {};
+  // As CaptureOptions::foreseen.
+  std::function<Bytes()> foreseen = {};
   Observer observer = {};
 };
 
@@ -67,6 +70,8 @@ struct StepReport {
   int64_t plans = 0;  // so far: one per kind of input, and one whenever other memory came or went
   Bytes moved_out = {}, moved_in = {};  // to the disk and back
   Nanos waited = {};                    // by the step, for copies
+  // The last captures, measurements and searches for plans, at most 32.
+  std::vector<Overhead> overheads = {};
   std::string offload_choice = {};      // what OffloadOptions "auto" picked, and why; else empty
 
   bool operator==(const StepReport&) const = default;
@@ -105,6 +110,8 @@ class Remat : public torch::nn::Module {
   const Machine& machine() const;
   Profile profile() const;
   StepReport last_step() const;
+  // Returns how many measurements and searches there were so far (StepReport::overheads).
+  int64_t overhead_count() const;
 
   // Measures the next `steps` steps action by action: the time of every run, and the most memory
   // while it runs. Measuring costs some microseconds a run.

@@ -56,6 +56,8 @@ class RematJoin : public torch::nn::Module {
   const PlanResult& plan() const;
   Join join() const;  // the measured problem, which the plan answers
   StepReport last_step() const;
+  // Returns how many measurements and searches there were so far (StepReport::overheads).
+  int64_t overhead_count() const;
 
  private:
   std::shared_ptr<Remat::State> state_;

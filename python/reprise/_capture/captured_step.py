@@ -133,9 +133,16 @@ class CapturedStep(RecordedStep):
                 offload_parameters=offload_parameters,
                 observer=observer or self._request.observer,
             )
-        result = result_of(self._native.plan(**options))
+        self._foreseen.look()
+        try:
+            result = result_of(self._native.plan(**options))
+        finally:
+            self._follow_overheads()
         self._keep_readable(offload_optimizer, offload_parameters)
-        self._plan_options = options | {"machine": self._native.machine()}
+        self._plan_options = options | {
+            "machine": self._native.machine(),
+            "share_of": self._native.shared_peak(),  # A new capture has the same budget.
+        }
         return result
 
     @in_turn
@@ -428,7 +435,8 @@ class CapturedStep(RecordedStep):
         """Returns the peaks, the budget, the arena and the copies of the last step."""
         report = self._native.report()
         others = tuple(OtherDevice(*each) for each in report["other_devices"])
-        return StepReport(**(report | {"other_devices": others}))
+        more = {"other_devices": others, "overheads": self._overheads.last()}
+        return StepReport(**(report | more))
 
     def __repr__(self) -> str:
         return f"CapturedStep({self._request.name!r}, {self.report()})"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
+from .._step.interrupt import note_interrupt
 from .._step.returned import returned_numbers
 from .._step.tree import Tree, flatten, rebuild
 from ..errors import InputError
@@ -98,6 +99,9 @@ class RecordedFunction:
                 result = flatten(self.step(*arguments, **keywords), "what the step returns")
             except TypeError as error:
                 reads.explain(error)
+                raise
+            except BaseException as error:
+                note_interrupt(error)
                 raise
         reads.settle()
         return result

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
+from .._step.foreseen import ForeseenState
+from .._step.interrupt import obeying_interrupts
 from .._step.modules import called_modules, outermost
+from .._step.overhead import Overheads
 from .._step.process_group import telling
 from .._step.python_state import PythonState
 from .._step.tree import Tree, flatten, rebuild
@@ -20,6 +23,8 @@ from ..errors import InputError, StepMiss
 from .guards import Guards
 from .recorded import RecordedFunction
 from .request import Request
+
+_FIRST = "it is the first one"
 
 
 class RecordedStep(OfThisProcess):
@@ -37,22 +42,47 @@ class RecordedStep(OfThisProcess):
         self._modules = request.modules
         self._differences: list[str] = []
         self._plan_options: dict[str, Any] | None = None
-        self._capture(*flatten((arguments, keywords), "the sample"))
+        self._overheads = Overheads(f"the step '{request.name}'", (_FIRST, "plan() was called"))
+        self._foreseen = ForeseenState(
+            self,
+            lambda step: (p for module in step._modules for p in module.parameters()),
+            request.optimizer,
+        )
+        self._capture(*flatten((arguments, keywords), "the sample"), _FIRST)
 
-    def _capture(self, tensors: list[torch.Tensor], tree: Tree) -> None:
+    def _capture(self, tensors: list[torch.Tensor], tree: Tree, why: str) -> None:
         """Records the step for these tensors in this structure, and keeps the recording."""
+        with self._overheads.noting("capture", why) as found:
+            self._capture_now(tensors, tree)
+            found.append(self._found_by_capture())
+        self._follow_overheads(captures=False)
+
+    def _found_by_capture(self) -> str:
+        """Returns what the runtime says of its last capture."""
+        rows = self._native.report()["overheads"]
+        return next((row[3] for row in reversed(rows) if row[0] == "capture"), "recorded")
+
+    def _follow_overheads(self, captures: bool = True) -> None:
+        """Takes over what the runtime has noted."""
+        count = self._native.overhead_count()
+        if count != self._overheads.seen:
+            self._overheads.follow(self._native.report()["overheads"], count, captures)
+
+    def _capture_now(self, tensors: list[torch.Tensor], tree: Tree) -> None:
         if (before := self.__dict__.get("_native")) is not None:
             before.fetch_parameters()  # The function reads them.
         if not tensors:
             raise InputError("a captured step needs at least one input tensor")
         recorded = RecordedFunction(self._request.step, tree, self._modules)
+        self._foreseen.look()
         native, guards = self._record_all(
-            recorded, tensors, self._request.options(tensors[0].device)
+            recorded, tensors, self._request.options(tensors[0].device, self._foreseen)
         )
         # Nothing can fail any more. If something failed above, the recording before stays whole.
         recorded.after_run = None
         self._device, self._recorded, self._native = tensors[0].device, recorded, native
         self._guards = guards
+        self._overheads.begin_anew()
         self._inputs = len(tensors)
         self._structures: dict[int, Tree] = {}  # of results, by number of the outcome
         self._structure()
@@ -105,11 +135,18 @@ class RecordedStep(OfThisProcess):
 
     def _capture_outcome(self, tensors: list[torch.Tensor], tree: Tree) -> None:
         """Records what the step does for the numbers that it reads now, beside other outcomes."""
+        why = "the step reads other numbers out of tensors"
+        with self._overheads.noting("capture", why) as found:
+            self._capture_outcome_now(tensors, tree)
+            found.append(self._found_by_capture())
+        self._follow_overheads(captures=False)
+
+    def _capture_outcome_now(self, tensors: list[torch.Tensor], tree: Tree) -> None:
         guards = Guards(self._functions(), self._modules, self._request.unguarded, self._guards)
         self._recorded.after_run = guards.after_run
         with self._leaving_no_trace():
             try:
-                with called_modules() as called, guards.recording():
+                with called_modules() as called, guards.recording(), obeying_interrupts():
                     self._native.capture_outcome(tensors)
             finally:
                 self._recorded.after_run = None
@@ -121,7 +158,7 @@ class RecordedStep(OfThisProcess):
         self._structure()
         self._warn_of_cache()
         if self._take_hidden(called):
-            self._capture(tensors, tree)  # The modules are part of what every outcome is for.
+            self._capture_now(tensors, tree)  # The modules are part of what every outcome is for.
         else:
             self._guards = guards
 
@@ -146,7 +183,7 @@ class RecordedStep(OfThisProcess):
         """Records the step once, and watches what it reads from Python."""
         guards = Guards(self._functions(), self._modules, self._request.unguarded)
         recorded.after_run = guards.after_run
-        with guards.recording():
+        with guards.recording(), obeying_interrupts():
             native = self._make(recorded, tensors, options | {"modules": self._modules})
         with telling(native):
             guards.settle()
@@ -173,6 +210,13 @@ class RecordedStep(OfThisProcess):
             self._miss(difference, tensors, tree)
         if not self._native.refresh():
             self._miss("a module has other children, parameters or buffers", tensors, tree)
+        try:
+            return self._run_outcomes(tensors, tree)
+        finally:
+            self._follow_overheads()
+
+    def _run_outcomes(self, tensors: list[torch.Tensor], tree: Tree) -> Any:
+        """Runs the recording, and records one more outcome if the step reads other numbers."""
         outputs = self._run(tensors, tree)
         if outputs is None:  # The step reads other numbers out of tensors than it did so far.
             self._capture_outcome(tensors, tree)
@@ -187,13 +231,14 @@ class RecordedStep(OfThisProcess):
     def _run(self, tensors: list[torch.Tensor], tree: Tree) -> list[torch.Tensor] | None:
         """Runs the recording. Captures the step again if lockstep finds a difference."""
         try:
-            return self._native.run(tensors)
+            with obeying_interrupts():
+                return self._native.run(tensors)
         except StepMiss as miss:
             if not self._request.recapture or not miss.of_function:
                 raise
             self._differences.append(str(miss))
             warnings.warn(f"{miss}. The step is captured again", RuntimeWarning, stacklevel=3)
-        self._capture(tensors, tree)
+        self._capture(tensors, tree, self._differences[-1])
         try:
             return self._native.run(tensors)
         except StepMiss as miss:
@@ -208,4 +253,4 @@ class RecordedStep(OfThisProcess):
         """Refuses a call that differs from the capture, or captures the step again for it."""
         if not self._request.recapture:
             raise StepMiss(f"the step was captured for something else: {difference}")
-        self._capture(tensors, tree)
+        self._capture(tensors, tree, difference)

@@ -12,6 +12,7 @@ import torch
 
 from .._planning.arguments import Budget, Observer, observe
 from .._planning.document import Path
+from .._step.foreseen import ForeseenState
 from .._step.memory import budget_for
 from .._step.process_group import cap_in_bytes, name_of_group, size_of_group
 from .._step.shards import shard_of
@@ -71,7 +72,7 @@ class Request:
             )
         return ParameterSteps(self.optimizer, size_of_group(self.process_group))
 
-    def options(self, device: torch.device) -> dict[str, Any]:
+    def options(self, device: torch.device, foreseen: ForeseenState) -> dict[str, Any]:
         """Returns the options of the runtime for a step on a device."""
         group = name_of_group(self.process_group)
         shared = name_of_group(self.share_work, "share_work=")
@@ -88,6 +89,7 @@ class Request:
             "group": group,
             "bucket_cap": cap_in_bytes(self.bucket_cap_mb, group),
             "shard_optimizer": self.shard_optimizer,
+            "foreseen": foreseen,
             "other_devices": [str(torch.device(each)) for each in self.other_devices],
             **({"share_work": shared} if shared else {}),
         }

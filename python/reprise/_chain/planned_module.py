@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,8 +11,11 @@ from torch import nn
 
 from .._planning.arguments import Budget, checked_budget, observe
 from .._planning.result import PlanResult, result_of
+from .._step.foreseen import ForeseenState
+from .._step.interrupt import obeying_interrupts
 from .._step.memory import budget_for
 from .._step.modules import modules_of
+from .._step.overhead import Overheads
 from .._step.report import StepReport
 from .._step.stages import NamedStages
 from .._step.turns import Turns, in_turn
@@ -41,6 +45,7 @@ class PlannedModule(nn.Module):
         self.__dict__["_source"] = source
         self._options = options
         self._turns = Turns()
+        self._overheads = Overheads("the planned model", ("it is the first", "there is no plan"))
         # The runtime's model is made at the first step, for these arguments. It is not saved.
         self._native: Any = None
         self._made_for: Any = None
@@ -95,11 +100,15 @@ class PlannedModule(nn.Module):
     ) -> None:
         """Makes the runtime's model of these stages, with the options of this module."""
         options = dict(self._options)
+        foreseen = ForeseenState(self, lambda module: module.parameters())
+        foreseen.look()
+        self._overheads.begin_anew()
         self._native = make(
             *stages,
             budget=budget_for(options.pop("budget"), device),
             loss=loss,
             observer=observe(options.pop("observer")),
+            foreseen=foreseen,
             **{name: value for name, value in options.items() if name != "loss"},
             **more,
         )
@@ -137,7 +146,19 @@ class PlannedModule(nn.Module):
         Raises:
             InputError: Nothing is planned yet.
         """
-        return StepReport(**self._planned_native().report())
+        report = self._planned_native().report()
+        return StepReport(**(report | {"overheads": self._overheads.last()}))
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Takes over what the runtime notes in the scope. Interrupts end the scope."""
+        try:
+            with obeying_interrupts():
+                yield
+        finally:
+            count = self._native.overhead_count()
+            if count != self._overheads.seen:
+                self._overheads.follow(self._native.report()["overheads"], count)
 
     def train(self, mode: bool = True) -> PlannedModule:
         """Sets the train flag of this module and of the model."""

@@ -76,7 +76,8 @@ class Remat(PlannedModule):
         if not torch.is_grad_enabled():
             return self._run_plain(arguments, keywords)
         native, tensors = self._ready(arguments, keywords)
-        outputs = native.forward(tensors)
+        with self._noting():
+            outputs = native.forward(tensors)
         tree = self._trees[-1]
         assert tree is not None
         return rebuild(tree, outputs)
@@ -148,7 +149,8 @@ class Remat(PlannedModule):
             >>> result = model.plan_for(torch.randn(4096, 128))
         """
         native, tensors = self._ready(arguments, keywords)
-        native.plan_for(tensors)
+        with self._noting():
+            native.plan_for(tensors)
         return result_of(native.planned())
 
     @property

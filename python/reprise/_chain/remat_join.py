@@ -107,7 +107,8 @@ class RematJoin(PlannedModule):
         if not torch.is_grad_enabled():
             return self._run_plain(inputs)
         native, tensors = self._ready(inputs)
-        outputs = native.forward(tensors)
+        with self._noting():
+            outputs = native.forward(tensors)
         *branches, tail = self._trees
         tree = _as_items(branches) if len(tail) == 1 else tail[-1]
         assert tree is not None
@@ -201,7 +202,8 @@ class RematJoin(PlannedModule):
             >>> result = siamese.plan_for(torch.randn(64, 128), torch.randn(64, 128))
         """
         native, tensors = self._ready(inputs)
-        native.plan_for(tensors)
+        with self._noting():
+            native.plan_for(tensors)
         return result_of(native.planned())
 
     @property

@@ -58,6 +58,20 @@ class _Prepared(Exception):
     """The chain is planned."""
 
 
+class _LossWhileMeasured:
+    """The loss behind the layers. The runtime keeps it, and it must not keep the step's batch."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.function: Callable[[torch.Tensor], torch.Tensor] | None = function
+
+    def __call__(self, output: torch.Tensor) -> torch.Tensor:
+        if self.function is None:
+            raise InputError(
+                "the layers get activations of another kind than when they were planned"
+            )
+        return self.function(output)
+
+
 @contextlib.contextmanager
 def _stopped_before_backward() -> Iterator[None]:
     """Raises `_Reached` in the scope where the step would start its backward pass."""
@@ -350,7 +364,13 @@ class LayerStep:
                     stage.arguments, stage.keywords = positional, named
 
         sample = hidden.detach().requires_grad_(hidden.requires_grad)
-        self._planned = remat(list(self._stages), sample, loss=rest, name="layers", **self._options)
+        loss = _LossWhileMeasured(rest)
+        try:
+            self._planned = remat(
+                list(self._stages), sample, loss=loss, name="layers", **self._options
+            )
+        finally:
+            loss.function = None
         raise _Prepared
 
     def _loss_of(self, run: Callable[[], None]) -> torch.Tensor:

@@ -19,8 +19,10 @@ from .. import _core
 from .._capture.capture import capture
 from .._chain.remat import Remat
 from .._planning.arguments import Budget, Observer, nanoseconds
+from .._step.foreseen import ForeseenState
 from .._step.memory import install_cpu_allocator, peak_bytes, reset_peak
 from .._step.report import StepReport
+from .._step.share import FixedShare, bytes_of, is_share
 from .._step.stages import Stages, check_model
 from .._step.tree import flatten, rebuild
 from ..errors import BudgetError, Error, InputError, InternalError
@@ -289,7 +291,12 @@ class OnlineStep:
     """A step in online mode.
 
     A share is one of plain training's peak. It becomes bytes at the first call, which runs plain.
+
+    Attributes:
+        share: The share as bytes, or None if there is none, or none yet.
     """
+
+    share: FixedShare | None
 
     def __init__(self, wanted: Wanted, sample: Sample) -> None:
         device = device_of(wanted, sample)
@@ -297,31 +304,47 @@ class OnlineStep:
             raise InputError(f"online mode works on the CPU, and the step is on {device}")
         install_cpu_allocator()
         budget = wanted.budget
-        share = budget if isinstance(budget, str) and budget.strip().endswith("%") else None
-        self._wanted, self._share, self._plain_peak = wanted, share, 0
+        self._wanted, self._plain_peak, self.share = wanted, 0, None
+        self._named = str(budget) if is_share(budget) else None  # until it is bytes
         # It raises InputError if PyTorch is too old.
-        self._online = online(budget=None if share else budget)
+        self._online = online(budget=None if self._named else budget)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         sample = Sample(arguments, keywords)
-        if self._share is not None:
-            return without_history(self._measure(sample, self._share))
-        with self._online:
+        if self._named is not None:
+            return without_history(self._measure(sample, self._named))
+        with self._told(sample), self._online:
             result = run_whole(self._wanted, sample)
         return without_history(result)
+
+    @contextlib.contextmanager
+    def _told(self, sample: Sample) -> Iterator[None]:
+        if self.share is None:
+            yield
+            return
+        with self.share.told(flatten(tuple(sample), "the input")[0]):
+            yield
 
     def _measure(self, sample: Sample, share: str) -> Any:
         reset_peak()
         result = run_whole(self._wanted, sample)
         self._plain_peak = peak_bytes()
-        self._online = online(budget=_core.resolve_budget(share, self._plain_peak))
-        self._share = None
+        foreseen = ForeseenState(
+            self,
+            lambda step: (p for module in step._wanted.modules for p in module.parameters()),
+            self._wanted.optimizer,
+        )
+        foreseen.look()
+        budget = _core.resolve_budget(share, self._plain_peak + foreseen())
+        self._online = online(budget=budget)
+        self._named = None
+        self.share = FixedShare(budget, bytes_of(flatten(tuple(sample), "the input")[0]))
         return result
 
     def measure(self, sample: Sample) -> None:
         """Runs the step plain if the budget is a share. The caller puts back what it changes."""
-        if self._share is not None:
-            self._measure(sample, self._share)
+        if self._named is not None:
+            self._measure(sample, self._named)
 
     def try_once(self, sample: Sample) -> None:
         """Runs the step on the sample and undoes it."""

@@ -14,6 +14,7 @@ from .. import _core
 from .._planning.arguments import Budget, nanoseconds
 from .._planning.html import fields_html
 from .._step.memory import budget_for
+from .._step.overhead import Overhead, Overheads
 from .._step.turns import OfThisProcess
 from .._torch import _runtime
 
@@ -41,6 +42,8 @@ class OnlineReport:
             are not planned.
         planning_time_ns: The time of the searches behind the step, or of the one in the background
             whose answer was there when the step began. It is no part of `time_ns`.
+        overheads: The last searches: why, how long, and what they found. Each one is also a line of
+            the log "reprise".
     """
 
     budget_bytes: int | None
@@ -59,6 +62,7 @@ class OnlineReport:
     unplanned_evictions: int
     why_not_planned: str
     planning_time_ns: int
+    overheads: tuple[Overhead, ...] = ()
 
     def __str__(self) -> str:
         if self.steps == 0:
@@ -98,6 +102,7 @@ class Online(contextlib.ContextDecorator, OfThisProcess):
         planning_share: float,
         plan_in_background: bool,
     ) -> None:
+        self._overheads = Overheads("online mode", ("the same operations",))
         self._native = _runtime.Online(
             budget=budget_for(budget, torch.device("cpu")),
             heuristic=heuristic,
@@ -129,6 +134,10 @@ class Online(contextlib.ContextDecorator, OfThisProcess):
         except BaseException:
             self._native.undo()
             raise
+        if taken := self._native.report()["planning_time_ns"]:
+            why = "the same operations were seen before"
+            found = self.report().why_not_planned or "the steps that repeat them follow a plan"
+            self._overheads.add(Overhead("plan", why, taken, found))
         return False
 
     def wait_for_plan(self) -> None:
@@ -141,7 +150,7 @@ class Online(contextlib.ContextDecorator, OfThisProcess):
 
     def report(self) -> OnlineReport:
         """Returns the peak, the evictions, the re-runs and the time of the last step."""
-        return OnlineReport(**self._native.report())
+        return OnlineReport(**self._native.report(), overheads=self._overheads.last())
 
     def __repr__(self) -> str:
         return f"Online({self.report()})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from .._planning.html import table
 from .._step.before import Before
 from .._step.memory import budget_for, install_cpu_allocator
 from .._step.modules import modules_of, optimizers_of, outermost, schedules_of, with_optimizers
+from .._step.overhead import Overheads
 from .._step.report import StepReport
 from .._step.stages import Stages
 from .._step.tree import Tree, flatten
@@ -98,7 +100,10 @@ class TrainStep(OfThisProcess):
                 # A recorded step has to find what it made in Python at its first run.
                 before.put_back(python=not recorded)
 
-        works, self.tried = choose(order, tried)
+        self._overheads = Overheads(f"the step '{wanted.name}'", ("it is the first",))
+        with self._overheads.noting("choose a mode", "it is the first step") as found:
+            works, self.tried = choose(order, tried)
+            found.append(f"{works.mode} mode, {works.reason}")
         self.mode, self._runner = works.mode, works.runner
 
     def _try(self, mode: str, sample: Sample, before: Before, alone: bool) -> Works:
@@ -122,6 +127,8 @@ class TrainStep(OfThisProcess):
             runner.measure(sample)
         finally:
             before.put_back()
+        if runner.share is not None:  # All modes have the same bytes.
+            self._wanted = self._wanted._replace(budget=runner.share.budget_bytes)
         return runner
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -178,7 +185,7 @@ class TrainStep(OfThisProcess):
                 if miss.of_reads:
                     captured._capture_outcome(tensors, tree)
                 else:
-                    captured._capture(tensors, tree)
+                    captured._capture(tensors, tree, str(miss))
                 return self._ran(self.mode, captured, captured(*arguments, **keywords))
             except Exception as error:
                 reason = reason_of(error)
@@ -191,7 +198,9 @@ class TrainStep(OfThisProcess):
     def report(self) -> StepReport | OnlineReport:
         """Returns the report of the last step, of the mode that it ran in."""
         with self._turns:
-            return (self._last or self._runner).report()
+            report = (self._last or self._runner).report()
+            overheads = self._overheads.last() + report.overheads
+            return dataclasses.replace(report, overheads=overheads)
 
     def __str__(self) -> str:
         counts = ", ".join(f"{number} in {mode} mode" for mode, number in self.calls.items())

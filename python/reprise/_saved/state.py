@@ -191,7 +191,12 @@ def save_state(
     del rows
 
     def write() -> None:
-        _runtime.write_tensors(target, _metadata(), copies.pop())
+        written = copies.pop()
+        try:
+            _runtime.write_tensors(target, _metadata(), written)
+        finally:
+            # A step that is under way has counted them, so they stay until it is over.
+            _runtime.drop_between_steps([tensor for _, tensor in written])
 
     _last = StateWriting(write, before)
     return _last

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .. import _core
 from .._planning.html import fields_html
+from .overhead import Overhead
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class StepReport:
         no_device_graph: Why the plan in force does not run as a device graph, or "" if it does, or
             was not asked to.
         other_devices: What the devices of `capture(other_devices=...)` did.
+        overheads: The last captures, measurements and searches for plans: why, how long, and what
+            they found. Each one is also a line of the log "reprise".
     """
 
     budget_bytes: int | None
@@ -71,6 +74,7 @@ class StepReport:
     graphed: int = 0
     no_device_graph: str = ""
     other_devices: tuple[OtherDevice, ...] = ()
+    overheads: tuple[Overhead, ...] = ()
 
     def __str__(self) -> str:
         if self.steps == 0:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from .interrupt import note_interrupt
 from .modules import modules_of
 from .tree import Tree, flatten, rebuild
 
@@ -97,6 +98,9 @@ class _StageCall:
             if hasattr(error, "add_note"):  # Exceptions have notes from Python 3.11 on.
                 error.add_note(f"in stage '{self.name}' of a planned model")
             raise
+        except BaseException as error:
+            note_interrupt(error)
+            raise
         what = f"what stage '{self.name}' returns"
         result, tree = flatten(output, what)
         if tree.constants():
@@ -115,7 +119,11 @@ class _LossCall:
     def __call__(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         tree = self.trees[-1]
         assert tree is not None
-        loss: Any = self.loss(rebuild(tree, tensors))
+        try:
+            loss: Any = self.loss(rebuild(tree, tensors))
+        except BaseException as error:
+            note_interrupt(error)
+            raise
         if not isinstance(loss, torch.Tensor):
             raise InputError(f"loss= must return a tensor, not {loss!r}")
         return loss

@@ -116,6 +116,8 @@ class Budget(Callback):  # type: ignore[misc]
             mode=mode,
             modules=[pl_module],
             kinds=self._kinds,
+            # The trainer writes down what is logged. A step that reads the trainer runs as Python.
+            unguarded=("module._trainer", "trainer"),
             time_limit=self._time_limit,
         )
         self._original = loop._make_closure

@@ -20,6 +20,7 @@ from .._modes.layer_step import LayerStep
 from .._modes.modes import (
     ModeTried,
     OnlineStep,
+    Runner,
     Sample,
     Wanted,
     Works,
@@ -31,6 +32,8 @@ from .._modes.modes import (
 from .._planning.arguments import Budget, Observer, checked_budget
 from .._planning.html import fields_html
 from .._step.modules import modules_of
+from .._step.overhead import Overhead, Overheads
+from .._step.share import FixedShare, bytes_of, is_share
 from .._step.tree import flatten
 from .._step.turns import Turns
 from ..errors import InputError
@@ -53,6 +56,8 @@ class StepsReport:
         measured_peak_bytes: The peak that was measured during the step.
         steps: The number of calls so far.
         kinds: The number of kinds of inputs that something is kept for.
+        overheads: The choices of a mode, and then the captures, measurements and searches of the
+            step that ran last: why, how long, and what they found.
     """
 
     mode: str
@@ -62,6 +67,7 @@ class StepsReport:
     measured_peak_bytes: int
     steps: int
     kinds: int
+    overheads: tuple[Overhead, ...] = ()
 
     def __str__(self) -> str:
         budget = "none" if self.budget_bytes is None else _core.format_bytes(self.budget_bytes)
@@ -116,6 +122,9 @@ class StepsByKind:
         )
         self._modes = MODES if mode == "auto" else (mode,)
         self._most = kinds
+        name = getattr(step, "__name__", type(step).__name__)
+        self._overheads = Overheads(f"the step '{name}'", ("it is the first",))
+        self._share: FixedShare | None = None  # as the first step has made it bytes
         self._online: OnlineStep | None = None  # of all kinds, so that they have one budget
         self._kinds: OrderedDict[Any, tuple[Works, list[ModeTried]]] = OrderedDict()
         self._steps = 0
@@ -136,14 +145,18 @@ class StepsByKind:
             InputError: The step runs in none of the modes. The message has the reason of each.
         """
         with self._turns:
-            return self._call(arguments, keywords)
+            if self._share is None:
+                return self._call(arguments, keywords)
+            with self._share.told(flatten((arguments, keywords), "the input")[0]):
+                return self._call(arguments, keywords)
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         kind = self._kind(arguments, keywords)
         results: list[Any] = []  # of a step that ran when its mode was chosen
         sample = Sample(arguments, keywords)
         if kind not in self._kinds:
-            self._choose(kind, self._modes, sample, results)
+            why = "these inputs are of another kind" if self._kinds else "it is the first step"
+            self._choose(kind, self._modes, sample, results, why)
         self._kinds.move_to_end(kind)
         while not results:
             works, tried = self._kinds[kind]
@@ -156,16 +169,31 @@ class StepsByKind:
                 if reason is None or not left:
                     raise
                 # All is as before the step, so a mode that comes later may run it.
-                self._choose(kind, left, sample, results)
+                self._choose(kind, left, sample, results, f"{mode} mode failed at a later call")
                 works, later = self._kinds[kind]
                 failed = ModeTried(mode, False, f"at a later call: {reason}")
                 self._kinds[kind] = works, [*tried[:-1], failed, *later]
         self._steps += 1
+        if self._share is None and is_share(self.budget):
+            self._fix_share(sample, self._kinds[kind][0].runner)
         return results.pop()
 
-    def _choose(self, kind: Any, modes: Sequence[str], sample: Sample, results: list[Any]) -> None:
+    def _fix_share(self, sample: Sample, runner: Runner) -> None:
+        """Makes the share bytes, for all kinds: those of the first step."""
+        if isinstance(runner, OnlineStep):
+            self._share = runner.share
+        elif (budget := runner.report().budget_bytes) is not None:
+            self._share = FixedShare(budget, bytes_of(flatten(tuple(sample), "the input")[0]))
+        if self._share is not None:
+            self._wanted = self._wanted._replace(budget=self._share.budget_bytes)
+
+    def _choose(
+        self, kind: Any, modes: Sequence[str], sample: Sample, results: list[Any], why: str
+    ) -> None:
         """Chooses a mode for a kind. Appends the result if the choice has run the step."""
-        found = choose(modes, lambda mode: self._make(mode, sample, results))
+        with self._overheads.noting("choose a mode", why) as texts:
+            found = choose(modes, lambda mode: self._make(mode, sample, results))
+            texts.append(f"{found[0].mode} mode, {found[0].reason}")
         while kind not in self._kinds and len(self._kinds) >= self._most:
             self._kinds.popitem(last=False)
         self._kinds[kind] = found
@@ -211,6 +239,7 @@ class StepsByKind:
             measured_peak_bytes=report.measured_peak_bytes,
             steps=self._steps,
             kinds=len(self._kinds),
+            overheads=self._overheads.last() + report.overheads,
         )
 
     def __repr__(self) -> str:

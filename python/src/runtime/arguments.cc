@@ -15,6 +15,22 @@ std::optional<int64_t> limit_or_none(Bytes budget) {
   return budget.count();
 }
 
+std::function<Bytes()> foreseen_of(const ForeseenArgument& argument) {
+  if (!argument) return {};
+  return [call = *argument] {
+    const pybind11::gil_scoped_acquire gil;
+    return Bytes(call());
+  };
+}
+
+std::vector<OverheadRow> overhead_rows(const std::vector<rt::Overhead>& overheads) {
+  std::vector<OverheadRow> rows;
+  for (const rt::Overhead& one : overheads) {
+    rows.emplace_back(one.work, one.why, one.time.count(), one.found);
+  }
+  return rows;
+}
+
 rt::AlternativeOptions alternatives_of(const std::optional<std::vector<Text>>& names) {
   rt::AlternativeOptions options;
   if (!names) return options;

@@ -1,9 +1,11 @@
 // These are arguments and answers that captured steps and chains of stages have in common.
 #pragma once
 
+#include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -12,6 +14,7 @@
 #include "reprise/model/runlog.h"
 #include "reprise/model/units.h"
 #include "reprise/runtime/alternatives.h"
+#include "reprise/runtime/overhead.h"
 
 namespace reprise::python {
 
@@ -21,6 +24,14 @@ auto without_gil(Function&& function) {
   const pybind11::gil_scoped_release no_gil;
   return function();
 }
+
+// A function of Python that returns the bytes which the program will take outside of a step, or None.
+using ForeseenArgument = std::optional<std::function<int64_t()>>;
+std::function<Bytes()> foreseen_of(const ForeseenArgument& argument);
+
+// The fields of overheads.
+using OverheadRow = std::tuple<std::string, std::string, int64_t, std::string>;
+std::vector<OverheadRow> overhead_rows(const std::vector<runtime::Overhead>& overheads);
 
 // Returns the budget of a report, or nothing if there is no limit.
 std::optional<int64_t> limit_or_none(Bytes budget);

@@ -23,14 +23,21 @@ namespace rt = reprise::runtime;
 using rt::Tensors;
 using Text = std::string;
 
+// The bytes of a peak, and of the inputs of its step (rt::SharedPeak).
+using SharedPeakArgument = std::optional<std::pair<int64_t, int64_t>>;
+
 rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
                                  int64_t time_limit_ns, int threads, bool enforce, bool arena,
                                  bool device_graph, const Text& offload,
                                  const std::optional<Text>& machine, bool offload_optimizer,
-                                 bool offload_parameters, const ObserverArgument& observer) {
+                                 bool offload_parameters, const ObserverArgument& observer,
+                                 const SharedPeakArgument& share_of = {}) {
   rt::OffloadOptions memory{.to = offload};
   if (machine) memory.machine = parse_machine(*machine, "machine");
   return {.budget = budget_of(budget),
+          .share_of = share_of ? std::optional(rt::SharedPeak{Bytes(share_of->first),
+                                                              Bytes(share_of->second)})
+                               : std::nullopt,
           .planner = planner,
           .time_limit = Nanos(time_limit_ns),
           .threads = threads,
@@ -94,10 +101,11 @@ class CapturedStep {
                const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
                const Text& name, const ObserverArgument& observer, const Text& cache,
                const Text& group, int64_t bucket_cap, bool shard_optimizer,
-               const std::vector<Text>& other_devices, const Text& share_work) {
-    rt::CaptureOptions options =
-        capture_options(modules, recapture, outcomes, alternatives, optimizer, lockstep, budget,
-                        name, observer, cache, group, bucket_cap, shard_optimizer, other_devices);
+               const std::vector<Text>& other_devices, const ForeseenArgument& foreseen,
+               const Text& share_work) {
+    rt::CaptureOptions options = capture_options(
+        modules, recapture, outcomes, alternatives, optimizer, lockstep, budget, name, observer,
+        cache, group, bucket_cap, shard_optimizer, other_devices, foreseen);
     options.share_work = share_work;
     py::gil_scoped_release no_gil;
     step_ =
@@ -114,14 +122,15 @@ class CapturedStep {
                             const BudgetArgument& budget, const Text& name,
                             const ObserverArgument& observer, const Text& cache, const Text& group,
                             int64_t bucket_cap, bool shard_optimizer,
-                            const std::vector<Text>& other_devices) {
+                            const std::vector<Text>& other_devices,
+                            const ForeseenArgument& foreseen) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
     const rt::MicroBatchOptions options{
         .body = body,
         .parts = std::move(parts),
         .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
                                          lockstep, budget, name, observer, cache, group, bucket_cap,
-                                         shard_optimizer, other_devices),
+                                         shard_optimizer, other_devices, foreseen),
         .plan = plan_options(
             plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
             plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
@@ -145,14 +154,19 @@ class CapturedStep {
   py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
                 int threads, bool enforce, bool arena, bool device_graph, const Text& offload,
                 const std::optional<Text>& machine, bool offload_optimizer, bool offload_parameters,
-                const ObserverArgument& observer) {
+                const ObserverArgument& observer, const SharedPeakArgument& share_of) {
     {
       py::gil_scoped_release no_gil;
       step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
                                device_graph, offload, machine, offload_optimizer,
-                               offload_parameters, observer));
+                               offload_parameters, observer, share_of));
     }
     return planned();
+  }
+  SharedPeakArgument shared_peak() const {
+    const std::optional<rt::SharedPeak> found = step_->shared_peak();
+    if (!found) return std::nullopt;
+    return std::pair(found->peak.count(), found->inputs.count());
   }
   void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
            bool device_graph, const Text& offload, const std::optional<Text>& machine,
@@ -189,6 +203,7 @@ class CapturedStep {
   std::vector<int64_t> outcomes() const { return step_->outcomes(); }
   std::vector<std::string> guards() const { return step_->guards(); }
   std::vector<Text> host_reads() const { return step_->host_reads(); }
+  int64_t overhead_count() const { return step_->overhead_count(); }
   bool comparing() const { return step_ && step_->comparing(); }
   void synchronize(bool averages) { step_->synchronize(averages); }
   void tell_failure(const Text& reason) { step_->tell_failure(reason); }
@@ -244,6 +259,7 @@ class CapturedStep {
                                    other.measured_peak.count()));
     }
     found["other_devices"] = py::tuple(others);
+    found["overheads"] = overhead_rows(report.overheads);
     return found;
   }
 
@@ -257,8 +273,10 @@ class CapturedStep {
                                      const BudgetArgument& budget, const Text& name,
                                      const ObserverArgument& observer, const Text& cache,
                                      const Text& group, int64_t bucket_cap, bool shard_optimizer,
-                                     const std::vector<Text>& other_devices) {
+                                     const std::vector<Text>& other_devices,
+                                     const ForeseenArgument& foreseen) {
     rt::CaptureOptions options;
+    options.foreseen = foreseen_of(foreseen);
     for (const Text& device : other_devices) options.other_devices.emplace_back(device);
     options.budget = budget_of(budget);
     if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
@@ -288,23 +306,26 @@ void bind_captured_step(py::module_& m) {
       .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
                     const std::optional<std::vector<Text>>&, const py::object&, const Text&,
                     const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
-                    const Text&, int64_t, bool, const std::vector<Text>&, const Text&>(),
+                    const Text&, int64_t, bool, const std::vector<Text>&, const ForeseenArgument&,
+                    const Text&>(),
            py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
            py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
            py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
            py::arg("cache"), py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
-           py::arg("other_devices"), py::arg("share_work") = "")
+           py::arg("other_devices"), py::arg("foreseen"), py::arg("share_work") = "")
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
                   py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
                   py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"),
                   py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
-                  py::arg("other_devices"))
+                  py::arg("other_devices"), py::arg("foreseen"))
       .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
            py::arg("device_graph"), py::arg("offload"), py::arg("machine"),
-           py::arg("offload_optimizer"), py::arg("offload_parameters"), py::arg("observer"))
+           py::arg("offload_optimizer"), py::arg("offload_parameters"), py::arg("observer"),
+           py::arg("share_of") = py::none())
+      .def("shared_peak", &CapturedStep::shared_peak)
       .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
            py::arg("enforce"), py::arg("arena"), py::arg("device_graph"), py::arg("offload"),
            py::arg("machine"), py::arg("offload_optimizer"), py::arg("offload_parameters"))
@@ -319,6 +340,7 @@ void bind_captured_step(py::module_& m) {
       .def("outcomes", &CapturedStep::outcomes)
       .def("guards", &CapturedStep::guards)
       .def("host_reads", &CapturedStep::host_reads)
+      .def("overhead_count", &CapturedStep::overhead_count)
       .def("comparing", &CapturedStep::comparing)
       .def("synchronize", &CapturedStep::synchronize, py::arg("averages"))
       .def("tell_failure", &CapturedStep::tell_failure, py::arg("reason"))

@@ -11,8 +11,8 @@
 
 #include "arguments.h"
 #include "captured_step.h"
-#include "estimates.h"
 #include "decompositions.h"
+#include "estimates.h"
 #include "few_bit.h"
 #include "in_place_abn.h"
 #include "online.h"
@@ -21,6 +21,7 @@
 #include "remat.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/shared_peak.h"
 #include "reversible.h"
 #include "saved.h"
 #include "tiled.h"
@@ -33,9 +34,8 @@ namespace rt = reprise::runtime;
 using Text = std::string;
 
 // Returns "file:line" of the innermost frame that is neither PyTorch's nor Reprise's own. `inside` are
-// the folders of these packages. Steps run without the GIL, so it is taken here.
-Text place_in_python(const std::vector<Text>& inside) {
-  const py::gil_scoped_acquire gil;
+// the folders of these packages. The caller holds the GIL.
+Text innermost_line(const std::vector<Text>& inside) {
   py::object frame =
       py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame && !frame.is_none()) {
@@ -51,6 +51,19 @@ Text place_in_python(const std::vector<Text>& inside) {
   return {};
 }
 
+// Does so from a step, which runs without the GIL. Frames are looked at by Python, which obeys signals
+// there. An interrupt is left to the code that runs next, because it is no defect of the step.
+Text place_in_python(const std::vector<Text>& inside) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return innermost_line(inside);
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_KeyboardInterrupt)) throw;
+    PyErr_SetInterrupt();
+    return {};
+  }
+}
+
 void name_places(const std::vector<Text>& inside) {
   rt::find_sources_with([inside] { return place_in_python(inside); });
 }
@@ -64,6 +77,12 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
   m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
   m.def("no_bytes", &rt::no_bytes_text);
+  m.def(
+      "beyond_first_batch",
+      [](int64_t first, int64_t inputs) {
+        return rt::beyond_first_batch({.peak = Bytes(0), .inputs = Bytes(first)}, Bytes(inputs));
+      },
+      py::arg("first"), py::arg("inputs"));
   m.def("name_places", &name_places, py::arg("inside"));
   py::class_<Watched>(m, "Watched")
       .def(py::init<>())

@@ -65,6 +65,7 @@ py::dict fields_of(const rt::StepReport& report) {
   found["moved_in_bytes"] = report.moved_in.count();
   found["waited_ns"] = report.waited.count();
   found["offload_choice"] = report.offload_choice;
+  found["overheads"] = overhead_rows(report.overheads);
   return found;
 }
 
@@ -75,12 +76,13 @@ class Remat {
         const std::optional<std::vector<Text>>& alternatives, const Text& name, bool output_held,
         bool enforce, const Text& offload, const std::optional<Text>& machine,
         const ShardedArgument& sharded, const SharedArgument& shared,
-        const ObserverArgument& observer) {
+        const ForeseenArgument& foreseen, const ObserverArgument& observer) {
     rt::RematOptions options{.budget = budget_of(budget),
                              .planner = planner,
                              .time_limit = Nanos(time_limit_ns),
                              .enforce = enforce,
                              .offload = {.to = offload},
+                             .foreseen = foreseen_of(foreseen),
                              .observer = observer_of(observer)};
     if (machine) options.offload.machine = parse_machine(*machine, "machine");
     if (loss) options.loss = *loss;
@@ -123,6 +125,7 @@ class Remat {
     without_gil([&] { model_->set_budget(now); });
   }
   bool refresh() { return mirrors_.refresh(); }
+  int64_t overhead_count() const { return model_->overhead_count(); }
   py::dict planned() const { return dict_of(model_->plan()); }
   Text chain() const { return to_json(model_->chain()); }
   Text profile() const { return to_json(model_->profile()); }
@@ -149,10 +152,12 @@ class RematJoin {
   RematJoin(const std::vector<BranchArgument>& branches, const std::vector<StageArgument>& tail,
             const BudgetArgument& budget, int64_t time_limit_ns, const LossArgument& loss,
             const std::optional<std::vector<Text>>& alternatives, const Text& name,
-            bool output_held, bool enforce, const ObserverArgument& observer) {
+            bool output_held, bool enforce, const ForeseenArgument& foreseen,
+            const ObserverArgument& observer) {
     rt::RematOptions options{.budget = budget_of(budget),
                              .time_limit = Nanos(time_limit_ns),
                              .enforce = enforce,
+                             .foreseen = foreseen_of(foreseen),
                              .observer = observer_of(observer)};
     if (loss) options.loss = *loss;
     options.measure.alternatives = alternatives_of(alternatives);
@@ -177,6 +182,7 @@ class RematJoin {
     without_gil([&] { model_->set_budget(now); });
   }
   bool refresh() { return mirrors_.refresh(); }
+  int64_t overhead_count() const { return model_->overhead_count(); }
   py::dict planned() const { return dict_of(model_->plan()); }
   Text join() const { return to_json(model_->join()); }
   py::dict report() const {
@@ -195,16 +201,17 @@ void bind_remat(py::module_& m) {
       .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
                     const LossArgument&, const std::optional<std::vector<Text>>&, const Text&, bool,
                     bool, const Text&, const std::optional<Text>&, const ShardedArgument&,
-                    const SharedArgument&, const ObserverArgument&>(),
+                    const SharedArgument&, const ForeseenArgument&, const ObserverArgument&>(),
            py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
            py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
            py::arg("output_held"), py::arg("enforce"), py::arg("offload"), py::arg("machine"),
-           py::arg("sharded"), py::arg("shared"), py::arg("observer"))
+           py::arg("sharded"), py::arg("shared"), py::arg("foreseen"), py::arg("observer"))
       .def("machine", &Remat::machine)
       .def("forward", &Remat::forward, py::arg("inputs"))
       .def("plan_for", &Remat::plan_for, py::arg("inputs"))
       .def("set_budget", &Remat::set_budget, py::arg("budget"))
       .def("refresh", &Remat::refresh)
+      .def("overhead_count", &Remat::overhead_count)
       .def("planned", &Remat::planned)
       .def("chain", &Remat::chain)
       .def("profile", &Remat::profile)
@@ -215,14 +222,15 @@ void bind_remat(py::module_& m) {
       .def(py::init<const std::vector<BranchArgument>&, const std::vector<StageArgument>&,
                     const BudgetArgument&, int64_t, const LossArgument&,
                     const std::optional<std::vector<Text>>&, const Text&, bool, bool,
-                    const ObserverArgument&>(),
+                    const ForeseenArgument&, const ObserverArgument&>(),
            py::arg("branches"), py::arg("tail"), py::kw_only(), py::arg("budget"),
            py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
-           py::arg("output_held"), py::arg("enforce"), py::arg("observer"))
+           py::arg("output_held"), py::arg("enforce"), py::arg("foreseen"), py::arg("observer"))
       .def("forward", &RematJoin::forward, py::arg("inputs"))
       .def("plan_for", &RematJoin::plan_for, py::arg("inputs"))
       .def("set_budget", &RematJoin::set_budget, py::arg("budget"))
       .def("refresh", &RematJoin::refresh)
+      .def("overhead_count", &RematJoin::overhead_count)
       .def("planned", &RematJoin::planned)
       .def("join", &RematJoin::join)
       .def("report", &RematJoin::report);

@@ -11,6 +11,7 @@
 #include "reprise/io/json.h"
 #include "reprise/io/tensors.h"
 #include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 #include "reprise/runtime/saved_state.h"
 #include "runtime/saved/tensor_files.h"
 
@@ -45,6 +46,7 @@ void bind_saved(py::module_& m) {
       [](const Text& path, const std::map<Text, Text>& metadata,
          const saved::NamedTensors& tensors) { saved::write_tensors(path, metadata, tensors); },
       py::arg("path"), py::arg("metadata"), py::arg("tensors"), NoGil());
+  m.def("drop_between_steps", &runtime::drop_between_steps, py::arg("tensors"), NoGil());
   m.def("tensor_type", &saved::file_type, py::arg("tensor"), py::arg("name"), NoGil());
   m.def(
       "plan_sha256", [](const Text& text) { return runtime::plan_sha256(parse_plan(text)); },

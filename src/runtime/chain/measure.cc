@@ -87,6 +87,7 @@ class Measurement {
              model_.stages[i].stage.name);
       gradient = measure_backward(i, gradient);
     }
+    if (options_.output_held) measured_.output_dropped = with_output_dropped();
     measured_.spread = times_.take_spread();
     measured_.processor_percent = times_.processor_percent();
     if (measured_.processor_percent < 100) {
@@ -211,42 +212,72 @@ class Measurement {
     ChainLoss& row = measured_.chain.loss;
     device::SharedNode<LossSink> sink;
     int64_t level_before = 0;
+    bool output_held = options_.output_held;
     auto once = [&] {
       book_.assign(book_.size(), at::Tensor());
       sink = make_node<LossSink>(model_.device, model_.output_counts());
       Tensors x = last_activations();
-      const Tensors held = row.consumes && (model_.tail || !options_.output_held) ? Tensors() : x;
+      const Tensors held = row.consumes && (model_.tail || !output_held) ? Tensors() : x;
       level_before = memory_count(model_.device).live;
       reset_peak(model_.device);
       const TimedRun time = time_run(model_.device, [&] {
-        run_to_sink(model_, std::move(x), loss_, options_.output_held, book_, sink);
+        run_to_sink(model_, std::move(x), loss_, output_held, book_, sink);
       });
       if (!sink.node->reached) throw InputError("the loss does not depend on the model's output");
       return time;
     };
     once();  // warm up
+    output_held = false;
+    once();
+    unheld_ = loss_bytes(*sink.node, level_before);
+    output_held = options_.output_held;
     row.cost.time = times_.measure("loss", "default", once);
     times_.turn_round();
     return note_loss(*sink.node, level_before);
   }
 
-  std::vector<Parked> note_loss(LossSink& sink, int64_t level_before) {
-    std::vector<reprise::Stage>& rows = measured_.chain.stages;
-    ChainLoss& row = measured_.chain.loss;
+  // What a run of the loss holds: until the end of the step, and only while it runs.
+  struct LossBytes {
+    int64_t resident = 0, workspace = 0;
+  };
+
+  LossBytes loss_bytes(const LossSink& sink, int64_t level_before) const {
     int64_t consumed = 0, own = 0;
     for (size_t b = 0; b < model_.branches.size(); ++b) {
-      reprise::Stage& last = rows[model_.end_of(b) - 1];
-      if (row.consumes) consumed += last.output.count();
+      if (measured_.chain.loss.consumes) {
+        consumed += measured_.chain.stages[model_.end_of(b) - 1].output.count();
+      }
       own += sink.own[b];
-      last.output_gradient = Bytes(sink.own[b]);
     }
     const int64_t all =
         std::max<int64_t>(own, sink.level - (level_before - consumed));  // with bytes that stay
-    resident_ = all - own;
+    return {all - own, std::max<int64_t>(0, sink.peak - sink.level)};
+  }
+
+  // Returns the chain of a step whose caller drops the output with the loss.
+  Chain with_output_dropped() const {
+    Chain chain = measured_.chain;
+    chain.loss.cost.workspace = Bytes(unheld_.workspace);
+    *chain.stages.back().output_gradient -= Bytes(held_bytes_.resident - unheld_.resident);
+    for (size_t i = 0; i < chain.stages.size(); ++i) {
+      Bytes& weights = chain.stages[i].weight_gradient;
+      weights -= std::min(weights, Bytes(left_behind(i, held_bytes_, options_.output_held) -
+                                         left_behind(i, unheld_, false)));
+    }
+    return chain;
+  }
+
+  std::vector<Parked> note_loss(LossSink& sink, int64_t level_before) {
+    std::vector<reprise::Stage>& rows = measured_.chain.stages;
+    ChainLoss& row = measured_.chain.loss;
+    for (size_t b = 0; b < model_.branches.size(); ++b) {
+      rows[model_.end_of(b) - 1].output_gradient = Bytes(sink.own[b]);
+    }
+    held_bytes_ = loss_bytes(sink, level_before);
     measured_.loss_gradient = Bytes(storage_bytes(together(sink.gradients)));
-    measured_.loss_resident = Bytes(resident_);
-    *rows.back().output_gradient += Bytes(resident_);
-    row.cost.workspace = Bytes(std::max<int64_t>(0, sink.peak - sink.level));
+    measured_.loss_resident = Bytes(held_bytes_.resident);
+    *rows.back().output_gradient += Bytes(held_bytes_.resident);
+    row.cost.workspace = Bytes(held_bytes_.workspace);
     std::vector<Parked> gradients;
     for (const Tensors& branch : sink.gradients) gradients.emplace_back(branch);
     held_ = std::move(sink.held);
@@ -363,10 +394,13 @@ class Measurement {
   // Returns the bytes that stay until the end of the step and count with the weight gradients of
   // stage i.
   int64_t left_behind(size_t i) const {
-    int64_t bytes = i + 1 == model_.stages.size() ? resident_ : 0;
+    return left_behind(i, held_bytes_, options_.output_held);
+  }
+  int64_t left_behind(size_t i, const LossBytes& loss, bool output_held) const {
+    int64_t bytes = i + 1 == model_.stages.size() ? loss.resident : 0;
     // The last backward gives back an output that it reads, but the caller still holds the output.
     const bool returned = model_.ends(i) && !model_.tail;
-    if (returned && options_.output_held && !measured_.chain.loss.consumes) {
+    if (returned && output_held && !measured_.chain.loss.consumes) {
       bytes += measured_.chain.stages[i].output.count();
     }
     return bytes;
@@ -393,7 +427,8 @@ class Measurement {
   // Says which gradients of the outputs of the stage are held, and which of its inputs.
   std::vector<bool> holds_, holds_next_;
   GradientBook book_;
-  int64_t resident_ = 0;  // bytes that the loss leaves until the end of the step
+  // As the options say whether the output is held, and if it is not.
+  LossBytes held_bytes_, unheld_;
 };
 
 }  // namespace

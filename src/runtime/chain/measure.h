@@ -1,6 +1,7 @@
 // Measures a prepared model for profile() and remat().
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct MeasuredChain {
   // The loss has two counts: bytes of the gradients alone that it hands to the chain, and bytes that
   // stay until the end of a step in which the chain's backward runs inside that of the loss.
   Bytes loss_gradient = {}, loss_resident = {};
+  // The chain for a caller who drops the output with the loss, if `chain` is for one who holds it.
+  std::optional<Chain> output_dropped = {};
 };
 
 // The sizes of the chain refer to the memory that is live at the time of the call. The sum fixed +

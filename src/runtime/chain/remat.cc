@@ -64,8 +64,10 @@ Profile Remat::profile() const {
 
 StepReport Remat::last_step() const {
   const internal::device::Turns::Turn turn(state_->turns);
-  return state_->report;
+  return state_->reported();
 }
+
+int64_t Remat::overhead_count() const { return state_->overheads.count(); }
 
 void Remat::log_steps(int64_t steps) { state_->log.want(steps); }
 

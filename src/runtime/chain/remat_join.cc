@@ -90,8 +90,10 @@ Join RematJoin::join() const { return std::get<Join>(state_->planned().problem()
 
 StepReport RematJoin::last_step() const {
   const internal::device::Turns::Turn turn(state_->turns);
-  return state_->report;
+  return state_->reported();
 }
+
+int64_t RematJoin::overhead_count() const { return state_->overheads.count(); }
 
 std::shared_ptr<RematJoin> remat_join(std::vector<StageBranch> branches, std::vector<Stage> tail,
                                       const std::vector<Tensors>& samples, RematOptions options) {

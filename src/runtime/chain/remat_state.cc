@@ -19,6 +19,7 @@
 #include "runtime/chain/problem.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
+#include "runtime/device/level_text.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/transfer/choose.h"
@@ -44,7 +45,10 @@ using internal::chain::together;
 using internal::device::drain_backward_queue;
 using internal::device::Measuring;
 using internal::device::require_plain;
+using internal::device::storage_bytes;
 using internal::device::uncounted_bytes;
+using internal::device::with_foreseen;
+using internal::device::with_growth;
 using internal::transfer::AutoMemory;
 using internal::transfer::is_auto;
 using internal::transfer::memory_for_auto;
@@ -168,6 +172,7 @@ const Remat::State::Instance& Remat::State::planned() const {
 
 void Remat::State::set_budget(Budget budget) {
   options.budget = budget;
+  first_level.reset();
   chosen = false;
   for (const auto& instance : instances) instance->result = {};
 }
@@ -190,8 +195,18 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
   PreparedModel prepared = prepare(branches, tail, inputs, peers.get());
   prepared.resident = options.resident;
   instance->planned = std::make_shared<PlannedModel>(std::move(prepared));
-  MeasuredChain found = measure(instance->planned->model, inputs, loss, measuring);
-  if (peers) agree_on_chain(*peers, found.chain, instance->planned->model.device);
+  MeasuredChain found = overheads.note(
+      "measure", instances.empty() ? "it is the first time" : "these inputs are of another kind",
+      [&] { return measure(instance->planned->model, inputs, loss, measuring); },
+      [](const MeasuredChain& made) {
+        return fmt::format("{} stages", made.chain.stages.size());
+      });
+  instance->output_dropped = std::move(found.output_dropped);
+  if (peers) {
+    const c10::Device device = instance->planned->model.device;
+    agree_on_chain(*peers, found.chain, device);
+    if (instance->output_dropped) agree_on_chain(*peers, *instance->output_dropped, device);
+  }
   instance->spread = std::move(found.spread);
   instance->processor_percent = found.processor_percent;
   instance->stays = std::move(found.stays);
@@ -219,7 +234,8 @@ void Remat::State::drop_outdated() {
   });
 }
 
-void Remat::State::make_plan(Instance& instance, int64_t offset) {
+void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t offset,
+                             Bytes inputs) {
   Chain& chain = instance.planned->chain;
   chain.fixed += Bytes(offset - instance.offset);
   instance.offset = offset;
@@ -232,12 +248,10 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
                        .observer = options.observer,
                        .machine = far.machine};
   if (options.budget.relative()) {
-    // A share refers to the first plan's baseline, so other memory that comes later does not raise
-    // it.
-    if (instance.baseline_peak == Bytes(0)) {
-      instance.baseline_peak = baseline(lowered(problem, order_of(problem))).peak;
+    if (!share_of) {
+      share_of = {.peak = baseline(lowered(problem, order_of(problem))).peak, .inputs = inputs};
     }
-    planning.budget = options.budget.resolve(instance.baseline_peak);
+    planning.budget = options.budget.resolve(share_of->peak);
   }
   if (peers) {
     const int64_t room = planning.budget.resolve(Bytes(0)).count();
@@ -246,17 +260,36 @@ void Remat::State::make_plan(Instance& instance, int64_t offset) {
     if (least < Budget().resolve(Bytes(0)).count()) planning.budget = Bytes(least);
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
-  PlanResult result = is_auto(options.offload) && !chosen ? choose_memory(instance, planning)
-                                                          : answer(instance, planning);
-  instance.second_output.clear();
-  if (options.measure.output_held) plan_second_outputs(instance, planning, result);
+  PlanResult result = overheads.note(
+      "plan", why,
+      [&] {
+        PlanResult found = is_auto(options.offload) && !chosen ? choose_memory(instance, planning)
+                                                               : answer(instance, planning);
+        instance.second_output.clear();
+        if (options.measure.output_held) plan_second_outputs(instance, planning, found);
+        return found;
+      },
+      internal::device::found_text);
   ++report.plans;
+  const Bytes level = chain.fixed;
   if (!result.plan) {
-    const std::string message =
+    std::string message =
         explain_no_plan(result, describe_op(result.blocking_op, *instance.planned)) +
-        (result.termination == Termination::kInfeasible ? "" : " Raise time_limit or the budget.");
+        (result.termination == Termination::kInfeasible ? "" : " Raise time_limit or the budget.") +
+        with_foreseen(foreseen());
+    if (first_level) message += with_growth(*first_level, level);
+    if (options.budget.relative()) message += beyond_first_batch(*share_of, inputs);
     throw BudgetError(message, result.budget.count(), (chain.fixed + chain.input.bytes).count(),
                       result.smallest_budget.value_or(Bytes(0)).count());
+  }
+  if (!first_level) first_level = level;
+  instance.peak_if_dropped.reset();
+  if (instance.output_dropped) {
+    instance.output_dropped->fixed = chain.fixed;
+    const Problem dropped = problem_of(instance.planned->model, *instance.output_dropped,
+                                       instance.planned->inputs);
+    const Graph graph = lowered(dropped, order_of(dropped, result.plan->actions));
+    instance.peak_if_dropped = simulate(graph, result.plan->actions, planning.machine).peak;
   }
   instance.planned->set_plan(result.plan->actions, planning.machine);
   instance.result = std::move(result);
@@ -346,17 +379,24 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
   const int64_t uncounted = uncounted_bytes(resident);
   const Chain& chain = instance.planned->chain;
   const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
-  int64_t drift = memory_count(device).live + uncounted - planned_level;
+  const int64_t beside = uncounted + foreseen().count() - planned_level;
+  int64_t drift = memory_count(device).live + beside;
   if (drift > 0) {  // a failed pass may have left memory in autograd's queue
     drain_backward_queue();
-    drift = memory_count(device).live + uncounted - planned_level;
+    drift = memory_count(device).live + beside;
   }
   if (peers) drift = largest(*peers, drift, device, "the beginning of its step");
   const bool planned = instance.result.plan.has_value();
   const bool too_little_room =
       planned && instance.result.plan->peak + Bytes(drift) > instance.result.budget;
   const bool much_more_room = planned && -drift > instance.result.budget.count() / 100;
-  if (!planned || too_little_room || much_more_room) make_plan(instance, instance.offset + drift);
+  if (!planned || too_little_room || much_more_room) {
+    const std::string why =
+        !planned         ? "there is no plan for these inputs and this budget"
+        : too_little_room ? "memory outside of the step grew by " + format_bytes(Bytes(drift))
+                          : "memory outside of the step shrank by " + format_bytes(Bytes(-drift));
+    make_plan(why, instance, instance.offset + drift, Bytes(storage_bytes(together(inputs))));
+  }
   return uncounted;
 }
 

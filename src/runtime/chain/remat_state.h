@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "reprise/runtime/remat.h"
+#include "reprise/runtime/shared_peak.h"
 #include "runtime/chain/execute.h"
 #include "runtime/chain/plan_key.h"
+#include "runtime/device/overheads.h"
 #include "runtime/device/step_log.h"
 #include "runtime/device/turns.h"
 #include "runtime/distributed/peers.h"
@@ -31,7 +33,10 @@ struct Remat::State {
     Tensors example_shape;            // for describe(): geometry only
     int64_t offset = 0;  // live bytes beyond the chain's fixed + input when the plan was made
     PlanResult result;
-    Bytes baseline_peak;
+    // The chain, and the peak of the plan, if the caller drops the output with the loss. They are there if
+    // the plan is for a caller who holds it.
+    std::optional<Chain> output_dropped;
+    std::optional<Bytes> peak_if_dropped;
     // By branch: whether the problem of `result` has room for a second output.
     std::vector<bool> second_output;
 
@@ -50,10 +55,19 @@ struct Remat::State {
   std::vector<std::unique_ptr<Instance>> instances;
   Instance* last = nullptr;
   StepReport report;
+  internal::device::Overheads overheads;
+  StepReport reported() const {
+    StepReport found = report;
+    found.overheads = overheads.last();
+    return found;
+  }
   internal::device::StepLog log;
   // Values may move to this memory. It is opened and measured before the first model is, or with
   // the first plan for a budget if the options leave the choice to the runtime.
   internal::transfer::OpenedMemory far;
+  // A share of the budget is of the peak of the first plan that was asked for one.
+  std::optional<SharedPeak> share_of;
+  std::optional<Bytes> first_level;  // Chain::fixed at the first plan for the budget
   bool chosen = false;  // whether the memory was chosen for this budget
   std::unique_ptr<internal::distributed::Peers> peers;  // of RematOptions::group
 
@@ -61,6 +75,8 @@ struct Remat::State {
   internal::chain::ModelContents contents() const {
     return internal::chain::contents_of(branches, tail);
   }
+  // Returns what the program will take outside of the step (RematOptions::foreseen).
+  Bytes foreseen() const { return options.foreseen ? options.foreseen() : Bytes(0); }
   void check_inputs(const std::vector<Tensors>& inputs) const;
   bool has_sharded_parameters() const;
   bool has_ways() const;
@@ -82,7 +98,7 @@ struct Remat::State {
   void find_peers();
   // Plans for this rank, or with its peers for all.
   PlanResult ask(const internal::chain::Problem& problem, const PlanOptions& planning) const;
-  void make_plan(Instance& instance, int64_t offset);
+  void make_plan(const std::string& why, Instance& instance, int64_t offset, Bytes inputs);
   PlanResult answer(Instance& instance, PlanOptions& planning);
   // Plans without a second memory and with one, and opens the memory that pays (transfer/choose.h).
   PlanResult choose_memory(Instance& instance, PlanOptions& planning);

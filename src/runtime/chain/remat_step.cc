@@ -49,6 +49,10 @@ struct RematNode final : torch::autograd::Node {
   int64_t uncounted = 0;
   std::optional<int64_t> limit;    // in force until the step ends
   std::optional<StepMeter> meter;  // if the step is measured action by action
+  // The outputs that the caller was given, and how much smaller the peak is if the caller has dropped them
+  // by the time of the backward.
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> given;
+  Bytes less_if_dropped;
   std::optional<StepUnderWay> under_way{std::in_place};
   const uint64_t failures;  // of requests for memory before the step
   bool over = false;        // one of its halves failed, or it ran to its end
@@ -66,6 +70,9 @@ struct RematNode final : torch::autograd::Node {
     }
     if (!step) {
       throw InputError("backward() ran through this step already; run forward again");
+    }
+    if (std::all_of(given.begin(), given.end(), [](const auto& each) { return each.expired(); })) {
+      report.predicted_peak -= less_if_dropped;
     }
     // The turn lasts until autograd has added all gradients to .grad, or has given up.
     auto turn = std::make_shared<BackwardTurn>(state);
@@ -133,6 +140,9 @@ Tensors run_planned(const std::shared_ptr<Remat::State>& state,
   node.node->report.budget = instance.result.budget;
   node.node->report.predicted_peak =
       instance.result.plan->peak + Bytes(start) - (planned.chain.fixed + planned.chain.input.bytes);
+  if (instance.peak_if_dropped) {
+    node.node->less_if_dropped = instance.result.plan->peak - *instance.peak_if_dropped;
+  }
   node.node->planned_time = instance.result.plan->time;
   const bool limited =
       device.is_cpu() && state->options.enforce && !state->options.budget.unlimited();
@@ -175,6 +185,7 @@ Tensors run_planned(const std::shared_ptr<Remat::State>& state,
     } else {
       node.node->add_input_metadata(outputs[e]);
     }
+    node.node->given.emplace_back(outputs[e].storage().getWeakStorageImpl());
   }
   return outputs;
 }

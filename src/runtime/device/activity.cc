@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
 #include "runtime/device/foreign_memory.h"
 
 namespace reprise::runtime::internal::device {
@@ -19,6 +22,7 @@ struct Activity {
   int depth = 0;           // nested measurements: a captured step may measure a model inside it
   std::thread::id online;  // the thread of a step in online mode; none when there is no such step
   std::condition_variable online_ended;
+  std::vector<at::Tensor> dropped;  // they go when no step is under way
 
   bool another_measures() const { return depth > 0 && measurer != std::this_thread::get_id(); }
   void begin_step() {
@@ -29,6 +33,11 @@ struct Activity {
           "input, before the threads start");
     }
     steps.insert(std::this_thread::get_id());
+  }
+  // The caller lets go of what this returns when it has unlocked the mutex.
+  std::vector<at::Tensor> end_step(std::thread::id thread) {
+    steps.erase(steps.find(thread));
+    return steps.empty() ? std::exchange(dropped, {}) : std::vector<at::Tensor>();
   }
   void require_not_inside_online(const char* what) const {
     if (online != std::this_thread::get_id()) return;
@@ -54,9 +63,10 @@ StepUnderWay::StepUnderWay() : thread_(std::this_thread::get_id()) {
 }
 
 StepUnderWay::~StepUnderWay() {
+  std::vector<at::Tensor> gone;
   Activity& now = activity();
   std::lock_guard<std::mutex> lock(now.mutex);
-  now.steps.erase(now.steps.find(thread_));
+  gone = now.end_step(thread_);
 }
 
 OnlineUnderWay::OnlineUnderWay() : thread_(std::this_thread::get_id()) {
@@ -71,10 +81,11 @@ OnlineUnderWay::OnlineUnderWay() : thread_(std::this_thread::get_id()) {
 }
 
 OnlineUnderWay::~OnlineUnderWay() {
+  std::vector<at::Tensor> gone;
   Activity& now = activity();
   std::lock_guard<std::mutex> lock(now.mutex);
   now.online = std::thread::id();
-  now.steps.erase(now.steps.find(thread_));
+  gone = now.end_step(thread_);
   now.online_ended.notify_one();
 }
 
@@ -103,3 +114,15 @@ Measuring::~Measuring() {
 }
 
 }  // namespace reprise::runtime::internal::device
+
+namespace reprise::runtime {
+
+void drop_between_steps(std::vector<at::Tensor> tensors) {
+  internal::device::Activity& now = internal::device::activity();
+  std::lock_guard<std::mutex> lock(now.mutex);
+  if (now.steps.empty()) return;
+  now.dropped.insert(now.dropped.end(), std::make_move_iterator(tensors.begin()),
+                     std::make_move_iterator(tensors.end()));
+}
+
+}  // namespace reprise::runtime

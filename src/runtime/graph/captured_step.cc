@@ -134,7 +134,7 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
     require_group(state_->options);
     state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.share_work);
   }
-  telling(*state_, [&] { state_->capture(sample); });
+  telling(*state_, [&] { state_->capture(sample, "it is the first one"); });
 }
 
 CapturedStep::~CapturedStep() = default;
@@ -143,7 +143,11 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
-  state_->require(state_->plan(options), state_->graph_now().fixed);
+  const PlanResult result = state_->plan(options);
+  StepPlanOptions asked = options;
+  if (asked.budget.unlimited()) asked.budget = state_->options.budget;
+  if (!asked.share_of) asked.share_of = state_->plan_options.share_of;
+  state_->require(result, state_->graph_now().fixed, asked, state_->sample_bytes);
   return state_->shown();
 }
 
@@ -168,8 +172,10 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   graph.fixed += opened.device_bytes - state_->far.device_bytes;
   graph.fixed += state_->far_bytes(state_->plan_options, state_->kept);
   graph.fixed -= state_->far_bytes(wanted, keep);
+  if (wanted.device_graph) graph.fixed += state_->prepare_graph();
   const Baseline plain = baseline(graph);
-  const Bytes budget = wanted.budget.resolve(plain.peak);
+  state_->fix_share(wanted, graph.fixed);
+  const Bytes budget = wanted.budget.resolve(wanted.share_of ? wanted.share_of->peak : plain.peak);
   const std::vector<Violation> violations =
       verify(graph, given, budget, on_link ? state_->captured().program.link : opened.machine);
   std::string message;
@@ -189,6 +195,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;
+  state_->planned_level.reset();
   state_->outcomes.drop_other_plans();
   StepPlan next{{.termination = plan.termination,
                  .plan = plan,
@@ -247,6 +254,10 @@ void CapturedStep::forget_outcome() {
   if (state_->outcomes.all().size() > 1) state_->drop_outcome();
 }
 
+std::optional<SharedPeak> CapturedStep::shared_peak() const {
+  return state_->plan_options.share_of;
+}
+
 void CapturedStep::fetch_optimizer_state() {
   const std::lock_guard turn(state_->turns);
   if (state_->far_state) state_->far_state->fetch(FarKind::kState);
@@ -290,8 +301,12 @@ Machine CapturedStep::machine() const { return state_->shown_machine(); }
 
 CapturedStepReport CapturedStep::last_step() const {
   const std::lock_guard turn(state_->turns);
-  return state_->report;
+  CapturedStepReport report = state_->report;
+  report.overheads = state_->overheads.last();
+  return report;
 }
+
+int64_t CapturedStep::overhead_count() const { return state_->overheads.count(); }
 
 void CapturedStep::check_codecs(CodecCheck check) { state_->codec_check = check; }
 

@@ -38,6 +38,8 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   place_far(alone, {});
   Bytes fixed = graph_now().fixed - far.device_bytes + far_bytes(plan_options, kept);
   if (wanted.device_graph) fixed += prepare_graph();
+  fix_share(alone, fixed);
+  wanted.share_of = alone.share_of;
   wanted.offload = place.options;
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
@@ -54,7 +56,12 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return now().plan->result;
   };
 
-  StepPlan without = search(alone, fixed, Bytes(0));
+  const auto noted = [&](const StepPlanOptions& asked, Bytes bytes, const std::string& why) {
+    return overheads.note(
+        "plan", why, [&] { return search(asked, bytes, Bytes(0)); },
+        [](const StepPlan& made) { return device::found_text(made.result); });
+  };
+  StepPlan without = noted(alone, fixed, "plan() was called (without a second memory)");
   Graph beside = graph();
   beside.fixed = fixed;
   const Nanos fastest =
@@ -66,7 +73,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return take(std::move(without), alone, {}, early.why);
   }
   OpenedMemory opened = far_memory(wanted);
-  StepPlan with = search(wanted, fixed + opened.device_bytes, Bytes(0));
+  StepPlan with = noted(wanted, fixed + opened.device_bytes, "plan() was called (with " + wanted.offload.to + ")");
   if (!without.result.plan && !with.result.plan) {
     const auto& one = without.result.smallest_budget;
     const auto& other = with.result.smallest_budget;

@@ -109,7 +109,7 @@ Tensors StepState::run(const Tensors& inputs) {
     if (options.on_miss == OnMiss::kRefuse || !miss.of_function()) throw;
     differences.emplace_back(miss.what());
   }
-  capture(inputs);
+  capture(inputs, differences.back());
   try {
     return run_or_capture_outcome(inputs);
   } catch (const StepMiss& miss) {
@@ -135,7 +135,7 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
     if (options.on_miss == OnMiss::kRefuse) {
       throw StepMiss(difference, StepMiss::Kind::kState);
     }
-    capture(inputs);
+    capture(inputs, difference);
   }
   std::set<int64_t> tried;
   while (true) {
@@ -176,13 +176,14 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   if (is_compared() && compares_first()) compare(inputs);
 
   const c10::Device device = recording().device;
-  const int64_t uncounted = level_without(inputs).count() + sample_bytes +
+  const Bytes expected = foreseen();  // It is not there in this run.
+  const int64_t uncounted = (level_without(inputs) - expected).count() + sample_bytes +
                             captured().program.lowered.outside_bytes.count() -
                             memory_count(device).live;
   report.budget = now().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
   const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
-  report.predicted_peak = now().own_peak + now().drift + holes;
+  report.predicted_peak = now().own_peak + now().drift + holes - expected;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);

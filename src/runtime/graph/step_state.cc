@@ -1,5 +1,7 @@
 #include "runtime/graph/step_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/heap_block.h"
+#include "runtime/device/level_text.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/agreement.h"
@@ -29,8 +32,18 @@ using device::Measuring;
 using device::shape_text;
 using device::storage_bytes;
 using device::uncounted_bytes;
+using device::with_foreseen;
+using device::with_growth;
 
 namespace {
+
+// Returns the options with a share of a peak as the number of bytes that it is.
+StepPlanOptions in_bytes(StepPlanOptions options) {
+  if (options.budget.relative() && options.share_of) {
+    options.budget = options.budget.resolve(options.share_of->peak);
+  }
+  return options;
+}
 
 // If the memory of a run could not be placed, the next run searches a plan with more room, at most
 // this many times. Each search has this part of the plan's time limit.
@@ -93,13 +106,21 @@ Outcome StepState::captured_for(const Tensors& sample) {
   return made;
 }
 
-void StepState::capture(const Tensors& sample) {
+Outcome StepState::note_capture(const Tensors& sample, const std::string& why) {
+  return overheads.note(
+      "capture", why, [&] { return captured_for(sample); },
+      [](const Outcome& made) {
+        return fmt::format("{} operations", made.captured->program.lowered.graph.ops.size());
+      });
+}
+
+void StepState::capture(const Tensors& sample, const std::string& why) {
   if (far.memory && device_of(sample).str() != device_name) {
     throw InputError("the plan moves values from " + device_name + ", and the inputs are on " +
                      device_of(sample).str() + " now: plan without `offload` first");
   }
   // If this fails, the step stays as it was captured before.
-  outcomes.reset(captured_for(sample));
+  outcomes.reset(note_capture(sample, why));
   sample_bytes = storage_bytes(sample);
   if (peers) agree_on_step(*peers, captured().program, options);
   updater().keep_shard();
@@ -121,7 +142,7 @@ void StepState::capture(const Tensors& sample) {
 void StepState::capture_outcome(const Tensors& inputs) {
   memory.evacuate();
   renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
-  outcomes.add(captured_for(inputs), options.outcomes);
+  outcomes.add(note_capture(inputs, "the step reads other numbers out of tensors"), options.outcomes);
   renew_memory();
   use_captured_far();
   graph().fixed = level_without(inputs);
@@ -143,7 +164,7 @@ Bytes StepState::level_without(const Tensors& inputs) const {
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
   if (far_state) level -= far_state->bytes_here();  // They leave before the next run.
   const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.outside_bytes.count();
-  return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside();
+  return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside() + foreseen();
 }
 
 Bytes StepState::outputs_beside() const {
@@ -184,10 +205,18 @@ Graph StepState::graph_now() const {
   return here;
 }
 
+void StepState::fix_share(StepPlanOptions& wanted, Bytes fixed) const {
+  if (!wanted.share_of) wanted.share_of = plan_options.share_of;
+  if (!wanted.budget.relative() || wanted.share_of) return;
+  Graph beside = graph();
+  beside.fixed = fixed;
+  wanted.share_of = {.peak = baseline(beside).peak, .inputs = Bytes(sample_bytes)};
+}
+
 StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const {
   Graph beside = graph();
   beside.fixed = fixed;
-  return search_step(beside, wanted, slack, arena_device(wanted));
+  return search_step(beside, in_bytes(wanted), slack, arena_device(wanted));
 }
 
 StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
@@ -199,7 +228,7 @@ StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
                ? search_on_link(captured().program, problem, agreed, slack, arena_device(agreed))
                : search_step(problem, agreed, slack, arena_device(agreed));
   };
-  StepPlan found = plan_together(*peers, beside, wanted, here);
+  StepPlan found = plan_together(*peers, beside, in_bytes(wanted), here);
   fixed = beside.fixed;
   return found;
 }
@@ -209,6 +238,7 @@ void StepState::adopt(StepPlan next, Bytes fixed) {
                                                   plan_options.offload.machine);
   now().plan = std::move(next);
   graph().fixed = fixed;
+  if (!planned_level) planned_level = fixed;
   now().shown.reset();
   const StepProgram& program = captured().program;
   if (has_link()) {
@@ -304,10 +334,11 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
 
 PlanResult StepState::plan(StepPlanOptions wanted) {
   if (wanted.budget.unlimited()) wanted.budget = options.budget;
-  if (transfer::is_auto(wanted.offload) && !on_several_devices())
-    return plan_choosing(std::move(wanted));
-  PlanResult result = plan_with(std::move(wanted));
-  if (result.plan) report.offload_choice.clear();
+  const bool chooses = transfer::is_auto(wanted.offload) && !on_several_devices();
+  const std::optional<Bytes> level = std::exchange(planned_level, std::nullopt);
+  PlanResult result = chooses ? plan_choosing(std::move(wanted)) : plan_with(std::move(wanted));
+  if (!result.plan) planned_level = level;
+  if (result.plan && !chooses) report.offload_choice.clear();
   return result;
 }
 
@@ -321,7 +352,8 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
   fixed += far_bytes(plan_options, kept) - far_bytes(wanted, {});
   // Without a budget, all lies elsewhere that may.
   const bool chooses = !wanted.budget.unlimited() && !far_things(wanted, {}).empty();
-  PlanResult result = answer(wanted, opened, fixed, Bytes(0), /*together=*/true,
+  PlanResult result = answer("plan() was called", wanted, opened, fixed, Bytes(0),
+                             /*together=*/true,
                              chooses ? std::nullopt : std::optional(KeptThings()));
   if (!result.plan) return result;
   far = std::move(opened);
@@ -331,46 +363,62 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 }
 
 // Puts a new plan in force. If there is none, all stays as it is.
-PlanResult StepState::answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there,
-                             Bytes fixed, Bytes slack, bool together,
-                             const std::optional<KeptThings>& keep) {
+PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
+                             const transfer::OpenedMemory& there, Bytes fixed, Bytes slack,
+                             bool together, const std::optional<KeptThings>& keep) {
   const AsPlanned as_planned(*this);
   Placed placed;
-  if (keep) {
-    place_far(wanted, *keep);
-    placed = {
-        peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack),
-        *keep, fixed};
-  } else {
-    placed = search_placements(wanted, fixed, slack);
-  }
+  place_far(wanted, keep.value_or(KeptThings()));
+  fix_share(wanted, fixed);
+  placed = overheads.note(
+      "plan", why,
+      [&] {
+        if (!keep) return search_placements(wanted, fixed, slack);
+        StepPlan found =
+            peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
+        return Placed{std::move(found), *keep, fixed};
+      },
+      [](const Placed& made) { return device::found_text(made.found.result); });
   if (!placed.found.result.plan) return placed.found.result;
   place_far(wanted, placed.kept);
   move_far(wanted, there);
-  plan_options = wanted;
+  plan_options = std::move(wanted);
   kept = std::move(placed.kept);
   adopt(std::move(placed.found), placed.fixed);
   return shown();
 }
 
-void StepState::require(const PlanResult& result, Bytes live) const {
+void StepState::require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,
+                        int64_t input_bytes) const {
   if (result.plan) return;
-  const std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
-                              " Raise the budget, or time_limit, which may find a smaller plan.";
+  std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
+                        " Raise the budget, or time_limit, which may find a smaller plan." +
+                        with_foreseen(foreseen());
+  if (planned_level) message += with_growth(*planned_level, live);
+  if (wanted.budget.relative() && wanted.share_of) {
+    message += beyond_first_batch(*wanted.share_of, Bytes(input_bytes));
+  }
   throw BudgetError(message, result.budget.count(), live.count(),
                     result.smallest_budget.value_or(Bytes(0)).count());
 }
 
 void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together) {
-  PlanResult result = answer(plan_options, far, fixed, slack, together, KeptThings(kept));
+  std::string why = now().captured == nullptr || !now().plan
+                        ? "this is the first run of a capture"
+                        : "the plan in force no longer fits";
+  if (planned_level && fixed > *planned_level) {
+    why = "memory outside of the step grew by " + format_bytes(fixed - *planned_level);
+  }
+  PlanResult result = answer(why, plan_options, far, fixed, slack, together, KeptThings(kept));
   if (!result.plan && !kept.empty()) {  // Nothing is kept any more.
     kept.clear();
     use_captured_far();
     far_state->park();
     fixed = level_without(inputs);
-    result = answer(plan_options, far, fixed, slack, together, KeptThings());
+    result = answer("nothing is kept on the device any more", plan_options, far, fixed, slack,
+                    together, KeptThings());
   }
-  require(result, fixed);
+  require(result, fixed, plan_options, storage_bytes(inputs));
 }
 
 // Plans after a run the places of the runs that follow.
@@ -390,9 +438,15 @@ void StepState::find_room() {
   // Other plans have other holes, so the bytes that are missing now may not be enough next time.
   const Bytes more((memory.needed() - room()).count() * now().placements);
   const Graph here = graph_now();
-  std::optional<StepPlan> smaller =
-      search_smaller(here, plan_options, *now().plan, more,
-                     Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
+  std::optional<StepPlan> smaller = overheads.note(
+      "plan", "the arena needs more room than the budget leaves",
+      [&] {
+        return search_smaller(here, in_bytes(plan_options), *now().plan, more,
+                              Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
+      },
+      [](const std::optional<StepPlan>& made) {
+        return made ? device::found_text(made->result) : std::string("no other plan");
+      });
   if (smaller) adopt(std::move(*smaller), here.fixed);
 }
 
@@ -439,7 +493,10 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   find_room();
   if (memory.footprint() <= room()) return;
   // The plan fits, but the arena no longer does.
-  StepPlan found = search(plan_options, fixed, slack);
+  StepPlan found = overheads.note(
+      "plan", "the arena no longer fits beside the memory outside of the step",
+      [&] { return search(plan_options, fixed, slack); },
+      [](const StepPlan& made) { return device::found_text(made.result); });
   if (found.result.plan) {
     adopt(std::move(found), fixed);
   } else {

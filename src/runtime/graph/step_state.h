@@ -9,6 +9,7 @@
 #include "reprise/runtime/capture.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/device/device_heap.h"
+#include "runtime/device/overheads.h"
 #include "runtime/device/step_log.h"
 #include "runtime/distributed/peers.h"
 #include "runtime/graph/far_state.h"
@@ -29,6 +30,8 @@ struct StepState {
   int64_t captures = 0;
   // `offload.machine` is that of `far`.
   StepPlanOptions plan_options;
+  // The bytes beside the step for which plan() or use() made a plan. What comes later is named in errors.
+  std::optional<Bytes> planned_level;
   transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
   // It is there if StepPlanOptions ask for offload_optimizer or offload_parameters.
   std::shared_ptr<FarState> far_state;
@@ -36,6 +39,7 @@ struct StepState {
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
+  device::Overheads overheads;
   device::StepLog log;
   // The last run ended here, because no outcome that was captured reads this.
   std::string missed;
@@ -72,14 +76,20 @@ struct StepState {
   void renew_memory() { renew_memory(arena(plan_options)); }
 
   // Capture the step for these inputs: as the only outcome, and as one more.
-  void capture(const Tensors& sample);
+  void capture(const Tensors& sample, const std::string& why);
   void capture_outcome(const Tensors& inputs);
   // Drops the outcome in front. There are others.
   void drop_outcome();
   Outcome captured_for(const Tensors& sample);
+  Outcome note_capture(const Tensors& sample, const std::string& why);
 
   // Planning.
   Bytes level_without(const Tensors& inputs) const;
+  // Returns what the program will take outside of the step (CaptureOptions::foreseen).
+  Bytes foreseen() const { return options.foreseen ? options.foreseen() : Bytes(0); }
+  // Makes a share of the budget one of the peak that shares of this step are of. The graph is in place
+  // for the options, and `fixed` are the bytes beside the step.
+  void fix_share(StepPlanOptions& wanted, Bytes fixed) const;
   // Returns the bytes that the step's outputs need beside an arena on a device, where the memory of
   // the arena stays when they leave it. On the CPU its pages change hands with them.
   Bytes outputs_beside() const;
@@ -124,13 +134,15 @@ struct StepState {
   PlanResult plan_with(StepPlanOptions wanted);
   // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
-  // `together` says that all ranks of the group plan now. These things are kept on the device; without
+  // `why` is the reason in words. `together` says that all ranks of the group plan now. These things are kept on the device; without
   // a list, the search chooses.
-  PlanResult answer(const StepPlanOptions& wanted, const transfer::OpenedMemory& there, Bytes fixed,
-                    Bytes slack, bool together, const std::optional<KeptThings>& keep);
+  PlanResult answer(const std::string& why, StepPlanOptions wanted,
+                    const transfer::OpenedMemory& there, Bytes fixed, Bytes slack, bool together,
+                    const std::optional<KeptThings>& keep);
   void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
-  void require(const PlanResult& result, Bytes live) const;
+  void require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,
+               int64_t input_bytes) const;
   void replan_if_needed(const Tensors& inputs);
   void place();
   void find_room();
