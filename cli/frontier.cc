@@ -58,12 +58,14 @@ std::string picture(const Chain* chain, const Frontier& curve, const Baseline& p
 
 // Time against energy within one budget.
 int run_energy_frontier(const FrontierArguments& arguments) {
+  const CommandClock clock;
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
   options.machine = machine_of(arguments.machine);
   if (!arguments.output.empty()) require_writable(arguments.output);
   const Problem problem = load_problem(arguments.problem);
   const Power power = *power_of(arguments.power, arguments.search.quiet);
+  clock.leave_rest(options);
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
   const size_t most = arguments.points > 0 ? static_cast<size_t>(arguments.points) : 9;
@@ -83,6 +85,7 @@ int run_energy_frontier(const FrontierArguments& arguments) {
 
 int run_frontier(const FrontierArguments& arguments) {
   if (!arguments.power.empty()) return run_energy_frontier(arguments);
+  const CommandClock clock;
   PlanOptions options = search_options(arguments.search);
   options.machine = machine_of(arguments.machine);
   if (arguments.compare && options.machine.channels.empty()) {
@@ -94,6 +97,7 @@ int run_frontier(const FrontierArguments& arguments) {
   for (const std::string& mark : arguments.marks) Budget{mark};  // report mistakes before the work
   const Problem problem = load_problem(arguments.problem);
   const Chain* chain = problem.chain();
+  clock.leave_rest(options);
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();

@@ -112,6 +112,7 @@ void report_plan(const PlanArguments& arguments, const Found& found) {
 }
 
 int run_plan(const PlanArguments& arguments) {
+  const CommandClock clock;
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
   options.machine = machine_of(arguments.machine);
@@ -127,6 +128,7 @@ int run_plan(const PlanArguments& arguments) {
   }
   const Problem problem = load_problem(arguments.problem);
   const std::optional<Power> power = power_of(arguments.power, arguments.search.quiet);
+  clock.leave_rest(options);
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <string>
 
@@ -45,7 +47,7 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
       ->type_name("NAME");
   command
       .add_option("--time-limit", arguments.time_limit,
-                  "of the search (default " + default_limit + ")")
+                  "of the whole command (default " + default_limit + ")")
       ->type_name("TIME");
   command.add_option("--threads", arguments.threads, "of the search (default: all cores)")
       ->type_name("N")
@@ -53,6 +55,25 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
   add_allow(command, arguments.allow, "variants that may be used");
   command.add_flag("--quiet,-q", arguments.quiet, "no progress and no messages but errors");
 }
+
+// A CommandClock starts with the command, for which its time limit holds as a whole.
+class CommandClock {
+ public:
+  // Leaves the search what the command has left when the problem has been read. The work behind the search,
+  // which checks the plan and writes it, takes a few times as long as the reading.
+  void leave_rest(PlanOptions& options) const {
+    const auto read = std::chrono::steady_clock::now() - begin_;
+    const Nanos other(std::chrono::nanoseconds(read).count() * (1 + kBehind));
+    // A problem that takes the whole time to be read is searched a little, too.
+    const Nanos least(options.time_limit.count() / 10);
+    options.time_limit = std::max(least, options.time_limit - other);
+  }
+
+ private:
+  static constexpr int64_t kBehind = 4;
+
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 inline PlanOptions search_options(const SearchArguments& arguments) {
   PlanOptions options;

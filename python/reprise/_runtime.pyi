@@ -264,6 +264,9 @@ class Remat:
     def set_budget(self, budget: int | str | None) -> None:
         """Sets the budget for the next steps."""
 
+    def overhead_count(self) -> int:
+        """Returns how many measurements and searches the runtime has noted so far."""
+
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.
 
@@ -323,6 +326,9 @@ class RematJoin:
 
     def set_budget(self, budget: int | str | None) -> None:
         """Sets the budget for the next steps."""
+
+    def overhead_count(self) -> int:
+        """Returns how many measurements and searches the runtime has noted so far."""
 
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "model/contains.h"
 #include "reprise/model/errors.h"
@@ -15,15 +17,37 @@ using internal::model::contains;
 
 namespace {
 
-[[noreturn]] void fail(const std::string& pointer, const std::string& message) {
-  throw InputError(message, {.pointer = pointer});
+// A Place is a JSON pointer. Its text is made for an error only: a graph may have a million of them.
+struct Place {
+  const Place* parent = nullptr;
+  std::string_view key;
+  int64_t index = -1;  // below the key, or -1
+
+  Place(const char* k) : key(k) {}  // NOLINT: The name of a list is a place.
+  Place(const char* k, size_t i) : key(k), index(static_cast<int64_t>(i)) {}
+  Place(const Place& p, std::string_view k) : parent(&p), key(k) {}
+  Place(const Place& p, std::string_view k, size_t i)
+      : parent(&p), key(k), index(static_cast<int64_t>(i)) {}
+  Place(const Place& p, size_t i) : Place(p, "", i) {}
+
+  std::string text() const {
+    const std::string above = parent == nullptr ? "" : parent->text();
+    return index < 0 ? fmt::format("{}{}", above, key) : fmt::format("{}{}/{}", above, key, index);
+  }
+};
+
+[[noreturn]] void fail(const Place& place, const std::string& message) {
+  throw InputError(message, {.pointer = place.text()});
 }
 
 // The Validator checks a graph from front to back. Its members hold what earlier ops have written.
 class Validator {
  public:
   explicit Validator(const Graph& graph)
-      : graph_(graph), written_(graph.values.size(), 0), is_result_(graph.values.size(), 0) {}
+      : graph_(graph),
+        written_(graph.values.size(), 0),
+        is_result_(graph.values.size(), 0),
+        in_list_(graph.values.size(), 0) {}
 
   void run() {
     constexpr size_t kMost = std::numeric_limits<int32_t>::max();
@@ -38,42 +62,42 @@ class Validator {
 
  private:
   template <class Unit>
-  static void add(Quantity<Unit>& total, Quantity<Unit> part, const std::string& pointer) {
+  static void add(Quantity<Unit>& total, Quantity<Unit> part, const Place& place) {
     if (part.count() < 0) {
-      fail(pointer, fmt::format("{} is negative; sizes and times are integers >= 0", part.count()));
+      fail(place, fmt::format("{} is negative; sizes and times are integers >= 0", part.count()));
     }
     int64_t sum = 0;
     if (__builtin_add_overflow(total.count(), part.count(), &sum)) {
-      fail(pointer,
+      fail(place,
            "the sum of all sizes or of all times does not fit 64 bits; use smaller numbers");
     }
     total = Quantity<Unit>(sum);
   }
 
   static void check_id(const std::string& id, std::unordered_set<std::string_view>& known,
-                       const std::string& pointer, const char* what) {
-    if (id.empty()) fail(pointer, fmt::format("{} needs an id that is not empty", what));
-    if (!known.insert(id).second) fail(pointer, fmt::format("the id \"{}\" is used twice", id));
+                       const Place& place, const char* what) {
+    if (id.empty()) fail(place, fmt::format("{} needs an id that is not empty", what));
+    if (!known.insert(id).second) fail(place, fmt::format("the id \"{}\" is used twice", id));
   }
 
   void check_values() {
-    std::unordered_set<std::string_view> ids;
+    std::unordered_set<std::string_view> ids(graph_.values.size());
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const Value& value = graph_.values[v];
-      check_id(value.id, ids, fmt::format("/values/{}/id", v), "a value");
-      add(bytes_, value.bytes, fmt::format("/values/{}/bytes", v));
+      check_id(value.id, ids, Place({"/values", v}, "/id"), "a value");
+      add(bytes_, value.bytes, Place({"/values", v}, "/bytes"));
     }
   }
 
   // Checks that indices are in range and that none stands twice.
-  void check_list(const std::vector<ValueIndex>& list, const std::string& pointer) const {
-    std::unordered_set<ValueIndex> seen;
+  void check_list(const std::vector<ValueIndex>& list, const Place& place) {
+    ++lists_;
     for (size_t k = 0; k < list.size(); ++k) {
-      const std::string here = fmt::format("{}/{}", pointer, k);
+      const Place here(place, k);
       if (list[k] < 0 || static_cast<size_t>(list[k]) >= graph_.values.size()) {
         fail(here, fmt::format("there is no value number {}", list[k]));
       }
-      if (!seen.insert(list[k]).second) {
+      if (std::exchange(in_list_[list[k]], lists_) == lists_) {
         fail(here, fmt::format("\"{}\" is listed twice", id(list[k])));
       }
     }
@@ -85,26 +109,27 @@ class Validator {
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const Value& value = graph_.values[v];
       if (value.home.empty() || value.kind == ValueKind::kInput || is_result_[v]) continue;
-      fail(fmt::format("/values/{}/home", v),
+      fail(Place({"/values", v}, "/home"),
            fmt::format("\"{}\" has a home, and is neither an input nor a result", value.id));
     }
   }
 
   void check_ops() {
-    std::unordered_set<std::string_view> ids;
+    std::unordered_set<std::string_view> ids(graph_.ops.size()), names;
     for (size_t o = 0; o < graph_.ops.size(); ++o) {
       const Op& op = graph_.ops[o];
-      const std::string pointer = fmt::format("/ops/{}", o);
-      check_id(op.id, ids, pointer + "/id", "an operation");
-      std::unordered_set<std::string_view> names;
+      const Place place("/ops", o);
+      check_id(op.id, ids, Place(place, "/id"), "an operation");
+      names.clear();
       for (size_t k = 0; k < op.variants.size(); ++k) {
-        const std::string here = fmt::format("{}/variants/{}", pointer, k);
-        check_id(op.variants[k].name, names, here + "/name", "a variant");
+        const Place here(place, "/variants", k);
+        check_id(op.variants[k].name, names, Place(here, "/name"), "a variant");
         check_variant(op.variants[k], here);
       }
       if (std::all_of(op.variants.begin(), op.variants.end(),
                       [](const Variant& variant) { return variant.role == Role::kReplay; })) {
-        fail(pointer + "/variants", fmt::format("\"{}\" has no variant for its first run", op.id));
+        fail(Place(place, "/variants"),
+             fmt::format("\"{}\" has no variant for its first run", op.id));
       }
       for (const Variant& variant : op.variants) {
         for (const ValueIndex value : variant.writes) written_[value] = 1;
@@ -117,39 +142,39 @@ class Validator {
     }
   }
 
-  void check_variant(const Variant& variant, const std::string& pointer) {
-    add(time_, variant.time, pointer + "/ns");
-    add(bytes_, variant.workspace, pointer + "/workspace_bytes");
-    if (variant.error_ppm < 0) fail(pointer + "/error_ppm", "an error is not negative");
-    check_list(variant.reads, pointer + "/reads");
-    check_list(variant.writes, pointer + "/writes");
-    check_list(variant.consumes, pointer + "/consumes");
+  void check_variant(const Variant& variant, const Place& place) {
+    add(time_, variant.time, Place(place, "/ns"));
+    add(bytes_, variant.workspace, Place(place, "/workspace_bytes"));
+    if (variant.error_ppm < 0) fail(Place(place, "/error_ppm"), "an error is not negative");
+    check_list(variant.reads, Place(place, "/reads"));
+    check_list(variant.writes, Place(place, "/writes"));
+    check_list(variant.consumes, Place(place, "/consumes"));
     for (const ValueIndex value : variant.reads) {
       if (!is_input(value) && !written_[value]) {
-        fail(pointer + "/reads",
+        fail(Place(place, "/reads"),
              fmt::format("\"{}\" is neither an input nor written by an earlier operation",
                          id(value)));
       }
     }
     for (const ValueIndex value : variant.writes) {
       if (is_input(value)) {
-        fail(pointer + "/writes", fmt::format("\"{}\" is an input: the caller's", id(value)));
+        fail(Place(place, "/writes"), fmt::format("\"{}\" is an input: the caller's", id(value)));
       }
       // The content of a value never changes: a re-run must find what the first run found.
       if (contains(variant.reads, value)) {
-        fail(pointer + "/writes",
+        fail(Place(place, "/writes"),
              fmt::format("\"{}\" is read too; give the changed value an id of its own", id(value)));
       }
     }
-    check_reuses(variant, pointer + "/reuses");
-    check_consumes(variant, pointer + "/consumes");
+    check_reuses(variant, Place(place, "/reuses"));
+    check_consumes(variant, Place(place, "/consumes"));
   }
 
-  void check_reuses(const Variant& variant, const std::string& pointer) const {
+  void check_reuses(const Variant& variant, const Place& place) const {
     std::unordered_set<ValueIndex> seen;
     for (size_t k = 0; k < variant.reuses.size(); ++k) {
       const auto [written, read] = variant.reuses[k];
-      const std::string here = fmt::format("{}/{}", pointer, k);
+      const Place here(place, k);
       if (!contains(variant.writes, written) || !contains(variant.reads, read)) {
         fail(here, "a reuse is a pair of a value that is written and one that is read");
       }
@@ -170,20 +195,20 @@ class Validator {
     }
   }
 
-  void check_consumes(const Variant& variant, const std::string& pointer) const {
+  void check_consumes(const Variant& variant, const Place& place) const {
     for (const ValueIndex value : variant.consumes) {
       if (!contains(variant.reads, value)) {
-        fail(pointer, fmt::format("\"{}\" is given back but not read", id(value)));
+        fail(place, fmt::format("\"{}\" is given back but not read", id(value)));
       }
       if (starts_on_device(graph_.values[value])) {
-        fail(pointer, fmt::format("\"{}\" is an input: never given back", id(value)));
+        fail(place, fmt::format("\"{}\" is an input: never given back", id(value)));
       }
       if (is_result_[value]) {
-        fail(pointer, fmt::format("\"{}\" is a result: never given back", id(value)));
+        fail(place, fmt::format("\"{}\" is a result: never given back", id(value)));
       }
       const bool reused = std::any_of(variant.reuses.begin(), variant.reuses.end(),
                                       [&](const auto& pair) { return pair.second == value; });
-      if (reused) fail(pointer, fmt::format("\"{}\" is also reused: it goes once", id(value)));
+      if (reused) fail(place, fmt::format("\"{}\" is also reused: it goes once", id(value)));
     }
   }
 
@@ -192,13 +217,13 @@ class Validator {
     std::vector<char> taken(graph_.ops.size(), 0);
     for (size_t c = 0; c < graph_.choices.size(); ++c) {
       const Choice& choice = graph_.choices[c];
-      const std::string pointer = fmt::format("/choices/{}", c);
-      check_id(choice.id, ids, pointer + "/id", "a choice");
+      const Place place("/choices", c);
+      check_id(choice.id, ids, Place(place, "/id"), "a choice");
       if (choice.realizations.empty()) {
-        fail(pointer + "/realizations", "a choice needs a realization");
+        fail(Place(place, "/realizations"), "a choice needs a realization");
       }
       for (size_t r = 0; r < choice.realizations.size(); ++r) {
-        const std::string here = fmt::format("{}/realizations/{}", pointer, r);
+        const Place here(place, "/realizations", r);
         const std::vector<OpIndex>& realization = choice.realizations[r].ops;
         if (realization.empty()) fail(here, "a realization needs an operation");
         for (const OpIndex op : realization) {
@@ -220,6 +245,8 @@ class Validator {
   const Graph& graph_;
   std::vector<char> written_;  // by value: whether an op before the current one writes it
   std::vector<char> is_result_;
+  std::vector<int64_t> in_list_;  // by value: the last list that has it, counted from 1
+  int64_t lists_ = 0;
   Bytes bytes_;
   Nanos time_;
 };

@@ -22,7 +22,8 @@ struct FoundAction {
 // An IdIndex keeps views into the graph's strings. The graph must outlive it.
 class IdIndex {
  public:
-  explicit IdIndex(const Graph& graph) : graph_(graph) {
+  explicit IdIndex(const Graph& graph)
+      : graph_(graph), ops_(graph.ops.size()), values_(graph.values.size()) {
     for (size_t o = 0; o < graph.ops.size(); ++o) {
       ops_.emplace(graph.ops[o].id, static_cast<OpIndex>(o));
       const std::vector<Variant>& variants = graph.ops[o].variants;

@@ -134,8 +134,14 @@ std::string explain_no_plan(const PipelineResult& result, const Pipeline& pipeli
           : "out of time: no plan within the budgets was found, and none was proven impossible.";
   for (size_t d = 0; d < pipeline.devices.size(); ++d) {
     if (pipeline.devices[d].name != result.blocking_device) continue;
-    text += fmt::format("\n{} has {} bytes ({})", printable(result.blocking_device),
+    text += fmt::format("\n{} has {} bytes ({}", printable(result.blocking_device),
                         result.budgets[d].count(), format_bytes(result.budgets[d]));
+    if (result.baseline.peak > Bytes(0)) {
+      text += fmt::format(", {:.1f} % of the plain pipeline's peak",
+                          100 * static_cast<double>(result.budgets[d].count()) /
+                              static_cast<double>(result.baseline.peak.count()));
+    }
+    text += ")";
     if (result.needed) {
       text += fmt::format(", and the closest plan that {} found needs {} bytes ({}) there",
                           result.planner, result.needed->count(), format_bytes(*result.needed));

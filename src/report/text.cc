@@ -294,7 +294,9 @@ std::string plan_text(const PlanResult& result, const TextOptions& options) {
   }
   table.row({"plain training", format_bytes_exact(result.baseline.peak),
              format_duration(result.baseline.time)});
-  table.row({"search", format_duration(result.search.wall), format_bytes(result.search.memory)});
+  const bool counted = result.search.memory > Bytes(0);  // Not all planners count their tables.
+  table.row({"search", format_duration(result.search.wall),
+             counted ? format_bytes(result.search.memory) : std::string()});
   std::string title(outcome(result.termination));
   title[0] = static_cast<char>(title[0] - 'a' + 'A');
   return heading(title, options) + table.text();

@@ -35,6 +35,11 @@ def batch(rows: int) -> Any:
     return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
 
 
+def limit(budget: int | None) -> int:
+    assert budget is not None
+    return budget
+
+
 class Loop:
     """A model, its step, and the optimizer that the loop calls behind it."""
 
@@ -68,7 +73,8 @@ class Loop:
 )
 def test_the_state_of_optimizers_is_foreseen_to_the_byte(kind: Any, options: Any) -> None:
     loop = Loop(kind, **options)
-    loop.net[0][0].weight.requires_grad_(False)
+    first: Any = loop.net[0]
+    first[0].weight.requires_grad_(False)
     foreseen = ForeseenState(loop, lambda owner: owner.net.parameters())
     foreseen.look()
     expected = foreseen()
@@ -101,7 +107,7 @@ def test_optimizers_of_other_models_are_not_counted() -> None:
 def test_the_first_plan_of_graph_mode_holds_when_the_state_is_there() -> None:
     loop, x = Loop(), batch(1024)
     step = reprise.capture(loop.step, x)
-    budget = step.plan(budget="75%").budget_bytes
+    budget = limit(step.plan(budget="75%").budget_bytes)
     for _ in range(4):
         step(x)
         report = step.report()
@@ -114,7 +120,7 @@ def test_the_first_plan_of_graph_mode_holds_when_the_state_is_there() -> None:
 def test_the_first_plan_of_chain_mode_has_room_for_the_state() -> None:
     loop, x = Loop(), batch(1024)
     model = reprise.remat(loop.net, x, budget="80%", loss=lambda y: y.square().mean())
-    budget = model.planned.budget_bytes
+    budget = limit(model.planned.budget_bytes)
     for _ in range(3):
         model(x).square().mean().backward()
         report = model.report()
@@ -132,7 +138,7 @@ def test_a_share_contains_the_state_in_every_mode(mode: Any) -> None:
         for _ in range(3):
             step(x)
             loop.update()
-        budgets.append(step.report().budget_bytes)
+        budgets.append(limit(step.report().budget_bytes))
         del loop, step
         gc.collect()
     assert 0.8 * STATE <= budgets[1] - budgets[0] <= 0.8 * STATE + 8192

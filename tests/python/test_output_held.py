@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
-LOSSES = {
+LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "cross entropy": lambda y, target: F.cross_entropy(y, target),
     "square": lambda y, target: y.square().mean(),
     "dropout": lambda y, target: F.dropout(y, 0.5).logsumexp(1).mean(),

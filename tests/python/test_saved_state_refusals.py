@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
-from reprise._saved import state  # noqa: E402
+from reprise._torch import _runtime  # noqa: E402
 from test_optimizer import bits  # noqa: E402
 from test_saved_state import everything, network, train  # noqa: E402
 from torch import nn  # noqa: E402
@@ -142,13 +142,13 @@ def test_a_copy_stays_until_the_step_is_over(
         return y
 
     planned = reprise.remat([net, wait_for_file], x, loss=lambda y: y.square().mean())
-    write = state._runtime.write_tensors
+    write = _runtime.write_tensors
 
     def slow(*arguments: Any) -> None:
         may_end.wait()
         write(*arguments)
 
-    monkeypatch.setattr(state._runtime, "write_tensors", slow)
+    monkeypatch.setattr(_runtime, "write_tensors", slow)
     before = reprise.live_bytes()
     writing = reprise.save_state(tmp_path / "state", model=net, background=True)
     planned(x).square().mean().backward()

@@ -28,8 +28,8 @@ struct MeasureOptions {
   std::string name = "model";  // of the chain
   // True if the caller still holds the output of forward while backward runs (auto y = forward(x);
   // loss = f(y); loss.backward();). The output's bytes are then needed until the end of the step.
-  // False if the output dies with the loss (loss = f(forward(x))). True is safe in both cases. If
-  // the output dies earlier, the measured peak is then smaller than the predicted one.
+  // False if the output dies with the loss (loss = f(forward(x))). True is safe in both cases. Each step finds
+  // out whether the output was held, and its predicted peak is that of its own case.
   bool output_held = true;
   // Selects the alternatives for chains that become options of a stage.
   AlternativeOptions alternatives = {};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import dis
 import functools
 import random
 import sys
@@ -17,13 +18,16 @@ import torch
 
 from .._step.library import file_of, is_installed, is_library
 from .._step.tree import SIMPLE
+from ..errors import Error, InputError
 from .chance import place_in, place_of
-from .watch import MISSING, Sources, State, Watch, all_simple
+from .watch import MISSING, Sources, State, Watch, all_simple, is_simple
 
 # A container with more items is watched by its length only.
 LARGEST_CONTAINER = 1024
-# An array of NumPy with more bytes is not watched.
-LARGEST_ARRAY = 16384
+# A list with more items is watched by its length only, though all of them are numbers or texts.
+LARGEST_SIMPLE = 65536
+# An array of NumPy, or a bytearray, with more bytes is not watched.
+LARGEST_ARRAY = 1 << 20
 # Names by which code reads attributes whose names it computes.
 BY_NAME = {"getattr", "vars", "__dict__", "attrgetter"}
 HOOKS = (
@@ -59,12 +63,21 @@ class Walk:
 
     def visit(self, value: Any, path: str) -> None:
         """Watches a value and all values that can be reached from it."""
-        if isinstance(value, (*SIMPLE, types.BuiltinFunctionType)) or id(value) in self._seen:
+        if issubclass(type(value), (*SIMPLE, types.BuiltinFunctionType)) or id(value) in self._seen:
             return
         self._seen[id(value)] = value  # The value stays alive, so that its id stays its own.
-        if type(value) in weakref.ProxyTypes:
-            return  # The object behind the proxy is held, and met, elsewhere.
-        if isinstance(value, torch.Tensor):
+        try:
+            self._visit(value, path)
+        except Error:
+            raise
+        except Exception as error:  # The object answers what it is asked in a way of its own.
+            text = f"{type(error).__name__}: {error}"
+            self.unwatched.append(f"{path}: an object that cannot be looked at ({text})")
+
+    def _visit(self, value: Any, path: str) -> None:
+        if type(value) in (weakref.ref, *weakref.ProxyTypes):
+            self._weak(value, path)
+        elif isinstance(value, torch.Tensor):
             self._tensor(value, path)
         elif isinstance(value, torch.nn.Module):
             self._module(value, path)
@@ -86,6 +99,8 @@ class Walk:
                 self.visit(item, f"{path}[{i}]")
         elif isinstance(value, (list, tuple, deque)):
             self._sequence(value, path)
+        elif isinstance(value, bytearray):
+            self._bytes(path, len(value), lambda: bytes(value))
         elif isinstance(value, (set, frozenset)):
             if not all_simple(value):
                 self.unwatched.append(
@@ -133,6 +148,8 @@ class Walk:
             self._watch(
                 FUNCTION, "", lambda: (names, tuple(table.get(name, MISSING) for name in names))
             )
+            for module in _imported_by(function):
+                self.visit(module, module.__name__)
             self._watch(FUNCTION, path, lambda: ((".__code__",), (function.__code__,)))
             self._watch(FUNCTION, path, lambda: _defaults(function))
         cells = function.__closure__ or ()
@@ -155,10 +172,12 @@ class Walk:
             )
 
     def _sequence(self, value: Any, path: str) -> None:
-        if len(value) > LARGEST_CONTAINER:
-            self._by_length(value, path)
-        else:
+        if len(value) <= LARGEST_CONTAINER:
             self._watch(CONTAINERS, path, lambda: (_positions(len(value)), tuple(value)))
+        elif len(value) <= LARGEST_SIMPLE and all_simple(value):
+            self._watch(CONTAINERS, path, lambda: ((" (items)",), (tuple(value),)))
+        else:
+            self._by_length(value, path)
         if hasattr(value, "_fields") or type(value) not in (list, tuple, deque):
             self._object(value, path)
 
@@ -180,6 +199,12 @@ class Walk:
         self._watch(MODULES, path, read, ([own], [], [value]))
 
     def _module(self, module: torch.nn.Module, path: str) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"the step cannot be captured: {path} is a module of torch.jit.script, whose code "
+                "Python does not see. Capture the step with the module that it was made of, or run "
+                "it in online mode"
+            )
         own = module.__dict__
         tables = [own[name] for name in OF_TENSORS if name in own]
         hooks = [own[name] for name in HOOKS if name in own]
@@ -267,7 +292,7 @@ class Walk:
             self.generators.append((path, lambda: repr(value.bit_generator.state)))
         elif isinstance(value, types.GeneratorType):
             self.generators.append((path, lambda: place_of(value)))
-        elif hasattr(value, "__next__") and hasattr(value, "__iter__"):
+        elif hasattr(type(value), "__next__") and hasattr(type(value), "__iter__"):
             self.generators.append((path, lambda: place_in(value)))
         else:
             return False
@@ -293,10 +318,30 @@ class Walk:
         """Watches the content of a small array, from which the step may take numbers."""
         if value.dtype.hasobject:
             self.unwatched.append(f"{path}: an array of objects")
-        elif value.nbytes > LARGEST_ARRAY:
-            self.unwatched.append(f"{path}: an array of {value.nbytes:,} bytes")
         else:
-            self._watch(CONTAINERS, path, lambda: ((".tobytes()",), (value.tobytes(),)))
+            self._bytes(path, value.nbytes, value.tobytes)
+
+    def _bytes(self, path: str, size: int, content: Callable[[], bytes]) -> None:
+        if size > LARGEST_ARRAY:
+            self.unwatched.append(f"{path}: an array of {size:,} bytes")
+        else:
+            self._watch(CONTAINERS, path, lambda: ((" (content)",), (content(),)))
+
+    def _weak(self, value: Any, path: str) -> None:
+        """Watches the attributes of an object behind a weak reference, and does not hold it."""
+        known = self.known
+
+        def read() -> State:
+            try:
+                target = value() if type(value) is weakref.ref else value
+                own = {} if target is None else target.__dict__
+            except (ReferenceError, AttributeError):  # The object is gone, or it has no attributes.
+                own = {}
+            names = [name for name in own if name in known]
+            simple = [own[name] if is_simple(own[name]) else id(own[name]) for name in names]
+            return tuple(f".{name}" for name in names), tuple(simple)
+
+        self._watch(ATTRIBUTES, path, read)
 
     def _object(self, value: Any, path: str) -> None:
         if isinstance(value, type):
@@ -326,6 +371,24 @@ class Walk:
             )
         if not is_library(file_of(kind)):
             self._class(kind, path)
+
+
+def _imported_by(function: types.FunctionType) -> list[types.ModuleType]:
+    """Returns the modules that a function imports when it runs, as far as they are loaded."""
+    found = []
+    for part in _codes(function.__code__):
+        constants: list[Any] = []  # of the two instructions before: the level, and the names
+        for instruction in dis.get_instructions(part):
+            if instruction.opname == "IMPORT_NAME":
+                name, level = instruction.argval, constants[-2] if len(constants) > 1 else 0
+                if level:
+                    package = function.__globals__.get("__package__") or ""
+                    name = ".".join([*package.split(".")[: -level + 1 or None], name]).strip(".")
+                if (module := sys.modules.get(name)) is not None:
+                    found.append(module)
+            elif instruction.opname == "LOAD_CONST":
+                constants.append(instruction.argval)
+    return found
 
 
 def name_of(kind: type) -> str:

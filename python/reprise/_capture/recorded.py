@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from .._step.interrupt import note_interrupt
+from .._step.recording import under_way
 from .._step.returned import returned_numbers
 from .._step.tree import Tree, flatten, rebuild
 from ..errors import InputError
@@ -91,6 +92,7 @@ class RecordedFunction:
     ) -> tuple[list[torch.Tensor], Tree]:
         # A checkpoint that stops early would leave its last operation half-way.
         with (
+            under_way(),
             no_updates(self._modules),
             set_checkpoint_early_stop(False),
             returned_numbers() as reads,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .._step.foreseen import ForeseenState
 from .._step.interrupt import obeying_interrupts
@@ -183,11 +184,31 @@ class RecordedStep(OfThisProcess):
         """Records the step once, and watches what it reads from Python."""
         guards = Guards(self._functions(), self._modules, self._request.unguarded)
         recorded.after_run = guards.after_run
-        with guards.recording(), obeying_interrupts():
+        with guards.recording(), obeying_interrupts(), self._explaining():
             native = self._make(recorded, tensors, options | {"modules": self._modules})
         with telling(native):
             guards.settle()
         return native, guards
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Names the modules that make each call of a step differ from the one before."""
+        try:
+            yield
+        except InputError as error:
+            counting = [
+                name
+                for module in self._modules
+                for name, part in module.named_modules()
+                if isinstance(part, _BatchNorm) and part.momentum is None and part.training
+            ]
+            if not counting or "host read" not in str(error):
+                raise
+            raise InputError(
+                f"the step cannot be captured: the batch norm {counting[0] or 'of the step'} has "
+                "momentum=None, so it reads the number of its batches, which is another one at "
+                "each call. Give it a momentum, or run the step in online mode"
+            ) from error
 
     def _functions(self) -> list[Callable[..., Any]]:
         """Returns the user's functions that a call stands for."""

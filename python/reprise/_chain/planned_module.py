@@ -16,6 +16,7 @@ from .._step.interrupt import obeying_interrupts
 from .._step.memory import budget_for
 from .._step.modules import modules_of
 from .._step.overhead import Overheads
+from .._step.recording import refuse_planned_model
 from .._step.report import StepReport
 from .._step.stages import NamedStages
 from .._step.turns import Turns, in_turn
@@ -152,6 +153,7 @@ class PlannedModule(nn.Module):
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
         """Takes over what the runtime notes in the scope. Interrupts end the scope."""
+        refuse_planned_model()
         try:
             with obeying_interrupts():
                 yield

@@ -46,12 +46,20 @@ def schedules_of(function: Any) -> list[Any]:
     return found
 
 
+def _is(value: Any, kind: Kind) -> bool:
+    """Says whether a value is of a kind. Objects may answer that question by an exception."""
+    try:
+        return isinstance(value, kind)
+    except Exception:
+        return False
+
+
 def _collect(value: Any, kind: Kind, found: list[Any], seen: dict[int, Any]) -> None:
     """Appends all objects of a kind that a value uses to `found`."""
     if id(value) in seen:
         return
     seen[id(value)] = value  # The value stays alive, so that no other object gets its id.
-    if isinstance(value, kind):
+    if _is(value, kind):
         found.append(value)
         return
     for item in _parts(value, kind):
@@ -60,31 +68,35 @@ def _collect(value: Any, kind: Kind, found: list[Any], seen: dict[int, Any]) -> 
 
 def _parts(value: Any, kind: Kind) -> list[Any]:
     """Returns the parts of a value in which objects of a kind may be."""
-    if isinstance(value, (list, tuple)):
+    if _is(value, (list, tuple)):
         return list(value)
-    if isinstance(value, dict):
+    if _is(value, dict):
         return list(value.values())
-    if isinstance(value, functools.partial):
+    if _is(value, functools.partial):
         return [value.func, value.args, value.keywords]
-    if isinstance(value, types.MethodType):
+    if _is(value, types.MethodType):
         return [value.__self__, value.__func__]
-    if isinstance(value, types.FunctionType):
+    if _is(value, types.FunctionType):
         named = (value.__globals__.get(name) for name in value.__code__.co_names)
-        used = [item for item in named if isinstance(item, kind)]
+        used = [item for item in named if _is(item, kind)]
         return [
             *used,
             value.__closure__ or (),
             value.__defaults__ or (),
             value.__kwdefaults__ or {},
         ]
-    if isinstance(value, types.CellType):
+    if _is(value, types.CellType):
         try:
             return [value.cell_contents]
         except ValueError:  # The cell is not filled yet.
             return []
-    if isinstance(value, (type, types.ModuleType)):
+    if _is(value, (type, types.ModuleType)):
         return []
-    return [item for item in getattr(value, "__dict__", {}).values() if isinstance(item, kind)]
+    try:
+        own = value.__dict__
+    except Exception:  # It has none, or it answers in a way of its own.
+        return []
+    return [item for item in own.values() if _is(item, kind)]
 
 
 def outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -47,12 +47,15 @@ class PythonState:
         waiting: deque[tuple[Any, int]] = deque((root, 0) for root in roots)
         while waiting and len(self._seen) < MOST_OBJECTS:
             value, depth = waiting.popleft()
-            if type(value) in weakref.ProxyTypes or isinstance(value, SIMPLE):
+            if type(value) in weakref.ProxyTypes or issubclass(type(value), SIMPLE):
                 continue
             if id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
-            waiting.extend(self._note(value, depth))
+            try:
+                waiting.extend(self._note(value, depth))
+            except Exception:  # The object answers what it is asked in a way of its own.
+                continue
 
     def put_back(self) -> None:
         """Puts everything back that is not as it was. It may be called many times."""

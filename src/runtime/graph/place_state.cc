@@ -24,8 +24,10 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
         "capture it with its optimizer, or leave offload_optimizer out");
   }
   if (wanted.offload.to.empty() || transfer::is_auto(wanted.offload)) {
-    throw InputError(name +
-                     " needs a memory for what moves: name it (offload), as in \"disk:/scratch\"");
+    const char* why = wanted.offload.to.empty()
+                          ? " needs a memory for what moves"
+                          : " needs a memory that is there for certain, and \"auto\" may take none";
+    throw InputError(name + why + ": name it (offload), as in \"disk:/scratch\"");
   }
   if (wanted.offload_parameters &&
       far_parameters(recording(), updater().updates(), options).empty()) {
