@@ -167,6 +167,16 @@ def test_a_share_is_the_same_bytes_whatever_lives_later() -> None:
     del held
 
 
+def test_a_share_outlives_a_change_of_the_model() -> None:
+    loop, x = Loop(), batch(1024)
+    model = reprise.remat(loop.net, x, budget="100%")
+    budget = model.planned.budget_bytes
+    first: Any = loop.net[0]
+    first[0].weight = nn.Parameter(torch.zeros(WIDTH, WIDTH))
+    model(batch(512))
+    assert model.planned.budget_bytes == budget
+
+
 def test_all_modes_of_a_train_step_have_the_same_bytes() -> None:
     loop, x = Loop(), batch(1024)
     step = reprise.train_step(loop.step, x, budget="80%")

@@ -18,6 +18,7 @@ from .._step.modules import modules_of
 from .._step.overhead import Overheads
 from .._step.recording import refuse_planned_model
 from .._step.report import StepReport
+from .._step.share import is_share
 from .._step.stages import NamedStages
 from .._step.turns import Turns, in_turn
 from ..errors import InputError
@@ -50,6 +51,7 @@ class PlannedModule(nn.Module):
         # The runtime's model is made at the first step, for these arguments. It is not saved.
         self._native: Any = None
         self._made_for: Any = None
+        self._share_bytes: int | None = None  # that a share of the budget has become
         # A copy knows how many strangers its original had, see _stages(). An original has None.
         self._strangers_of_original: int | None = None
         if root is not None:
@@ -104,6 +106,8 @@ class PlannedModule(nn.Module):
         foreseen = ForeseenState(self, lambda module: module.parameters())
         foreseen.look()
         self._overheads.begin_anew()
+        if self._share_bytes is not None:  # The stages are others now, and the budget is the same.
+            options["budget"] = self._share_bytes
         self._native = make(
             *stages,
             budget=budget_for(options.pop("budget"), device),
@@ -127,6 +131,7 @@ class PlannedModule(nn.Module):
             InputError: The value is no budget.
         """
         self._options["budget"] = checked_budget(budget)
+        self._share_bytes = None
         if self._native is not None:
             device = next((p.device for p in self.parameters()), torch.device("cpu"))
             self._native.set_budget(budget_for(budget, device))
@@ -157,6 +162,8 @@ class PlannedModule(nn.Module):
         try:
             with obeying_interrupts():
                 yield
+            if self._share_bytes is None and is_share(self._options["budget"]):
+                self._share_bytes = self._native.planned()["budget_bytes"]
         finally:
             count = self._native.overhead_count()
             if count != self._overheads.seen:
