@@ -177,3 +177,42 @@ def test_a_loss_that_is_the_output_of_the_model(last: str) -> None:
     model(x).backward()
     report = model.report()
     assert report.measured_peak_bytes == report.predicted_peak_bytes
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [
+        "chain",
+        "chain_slots",
+        "periodic",
+        "revolve",
+        "min_peak",
+        "pofo",
+        "double_checkpoint",
+        "block4",
+    ],
+)
+def test_plans_of_every_planner_of_chains_run(planner: str) -> None:
+    """Planners of the literature, too: with the bits of plain training and the predicted peak."""
+    reprise.install_cpu_allocator()
+    x = torch.randn(512, 64, generator=torch.Generator().manual_seed(1))
+
+    def network() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(64, 64), nn.GELU())))
+
+    def loss(y: Any) -> Any:
+        return y.square().mean()
+
+    plain, net = network(), network()
+    loss(plain(x)).backward()
+    model = reprise.remat(net, x, budget="80%", planner=planner, loss=loss)
+    loss(model(x)).backward()
+    report, plan = model.report(), model.planned.plan
+    assert plan is not None
+    assert plan.planner == planner
+    assert report.predicted_peak_bytes == report.measured_peak_bytes
+    for one, other in zip(plain.parameters(), net.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)

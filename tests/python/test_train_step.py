@@ -352,6 +352,33 @@ def test_no_mode_fits() -> None:
         reprise.train_step(simple(model), x, y, budget=reprise.live_bytes() + 1, mode="online")
 
 
+def test_a_mode_that_fails_at_a_later_call_makes_room_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = network()
+    (x, y), *_ = batches(1)
+    step = reprise.train_step(simple(model), x, y, budget="100%")
+
+    def call() -> Any:
+        torch.manual_seed(3)
+        model.load_state_dict(before)
+        model.zero_grad()
+        return step(x, y)
+
+    before = copy.deepcopy(model.state_dict())
+    expected = call()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise reprise.BudgetError("there is no room", 2, 1, 3)
+
+    monkeypatch.setattr(type(step._runner), "__call__", fails)
+    assert torch.equal(call(), expected)
+    assert torch.equal(call(), expected)
+    assert step.calls == {"graph": 1, "online": 2}
+    assert step.mode == "online"
+    assert "- graph: no: at a later call: there is no room" in str(step)
+
+
 def test_a_mode_that_failed_holds_no_memory_beside_the_next_one() -> None:
     held = reprise.live_bytes()
 

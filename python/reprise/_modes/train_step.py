@@ -152,8 +152,22 @@ class TrainStep(OfThisProcess):
                 if self._beside is None:
                     raise
                 return self._run_other(miss, self._beside, arguments, keywords)
+            except Exception as error:
+                reason = reason_of(error)
+                if reason is None or self._beside is None:
+                    raise
+                return self._run_in_next_mode(reason, self._beside, arguments, keywords)
             self._missed_before = None
             return self._ran(self.mode, self._runner, result)
+
+    def _run_in_next_mode(
+        self, reason: str, beside: OnlineStep, arguments: tuple[Any, ...], keywords: Any
+    ) -> Any:
+        """Runs this call and the next ones online. All is as before the call that failed."""
+        self.tried[-1] = ModeTried(self.mode, False, f"at a later call: {reason}")
+        self.tried.append(ModeTried("online", True, "the step runs as it is written"))
+        self.mode, self._runner, self._beside = "online", beside, None
+        return self._ran("online", beside, beside(*arguments, **keywords))
 
     def _ran(self, mode: str, runner: Runner, result: Any) -> Any:
         self.calls[mode] = self.calls.get(mode, 0) + 1
