@@ -9,6 +9,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from hostile import CHANGE, HERE, Case, at, finish, perceptron, program
 
@@ -154,3 +155,34 @@ def thread_local_number() -> Case:
         return finish(model(x) * local.scale, y)
 
     return Case(model, step, at(CHANGE, lambda: setattr(local, "scale", 0.5)))
+
+
+@program("container", r"flag")
+def branch_on_a_byte() -> Case:
+    model, flag = perceptron(), bytearray(b"\0")
+
+    def step(x: Any, y: Any) -> Any:
+        logits = model(x)
+        return finish(logits.sin() if flag[0] else logits, y)
+
+    return Case(model, step, at(CHANGE, lambda: flag.__setitem__(0, 1)))
+
+
+@program("container", r"weights")
+def number_in_an_array_of_numpy() -> Case:
+    model, weights = perceptron(), np.ones(10_000)
+
+    def step(x: Any, y: Any) -> Any:
+        return finish(model(x) * float(weights[7]), y)
+
+    return Case(model, step, at(CHANGE, lambda: weights.__setitem__(7, 0.5)))
+
+
+@program("container", r"weights")
+def number_in_a_list_of_two_thousand() -> Case:
+    model, weights = perceptron(), [1.0] * 2000
+
+    def step(x: Any, y: Any) -> Any:
+        return finish(model(x) * weights[1999], y)
+
+    return Case(model, step, at(CHANGE, lambda: weights.__setitem__(1999, 0.5)))

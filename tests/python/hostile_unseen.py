@@ -60,17 +60,6 @@ def schedule_that_changes_after_some_calls() -> Case:
 
 
 @unseen()
-def branch_on_a_byte() -> Case:
-    model, flag = perceptron(), bytearray(b"\0")
-
-    def step(x: Any, y: Any) -> Any:
-        logits = model(x)
-        return finish(logits.sin() if flag[0] else logits, y)
-
-    return Case(model, step, at(CHANGE, lambda: flag.__setitem__(0, 1)))
-
-
-@unseen()
 def literal_from_a_buffer() -> Case:
     model, numbers = perceptron(), io.BytesIO(b"\1\1\1")
 
@@ -82,7 +71,7 @@ def literal_from_a_buffer() -> Case:
 
 @unseen()
 def number_in_a_large_array_of_numpy() -> Case:
-    model, weights = perceptron(), np.ones(10_000)
+    model, weights = perceptron(), np.ones(200_000)
 
     def step(x: Any, y: Any) -> Any:
         return finish(model(x) * float(weights[7]), y)
@@ -92,12 +81,12 @@ def number_in_a_large_array_of_numpy() -> Case:
 
 @unseen()
 def number_in_a_long_list() -> Case:
-    model, weights = perceptron(), [1.0] * 2000
+    model, weights = perceptron(), [1.0] * 70_000
 
     def step(x: Any, y: Any) -> Any:
-        return finish(model(x) * weights[1999], y)
+        return finish(model(x) * weights[-1], y)
 
-    return Case(model, step, at(CHANGE, lambda: weights.__setitem__(1999, 0.5)))
+    return Case(model, step, at(CHANGE, lambda: weights.__setitem__(-1, 0.5)))
 
 
 @unseen()

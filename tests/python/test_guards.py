@@ -36,8 +36,8 @@ def test_the_names_are_those_of_the_program() -> None:
 def test_an_explanation_says_what_is_compared_and_what_is_not() -> None:
     model = net()
     schedule = {"scale": 1.0}
-    table = [1.0] * 2000
-    noise = numpy.zeros(10_000)
+    table = [1.0] * 70_000
+    noise = numpy.zeros(200_000)
     stop = threading.Event()
     calls = [0]
 
@@ -68,14 +68,14 @@ def test_an_explanation_says_what_is_compared_and_what_is_not() -> None:
         found.plan is not None and found.plan.peak_bytes == captured.report().predicted_peak_bytes
     )
     text = str(found)
-    for words in ("schedule['scale']", "table: 2,000 items", "lockstep finds", "1 of 1 calls"):
+    for words in ("schedule['scale']", "table: 70,000 items", "lockstep finds", "1 of 1 calls"):
         assert words in text
-    assert "table: 2,000 items" in found._repr_html_()
+    assert "table: 70,000 items" in found._repr_html_()
 
 
 def test_what_an_explanation_calls_unwatched_is_found_by_lockstep_alone() -> None:
     model = net()
-    table = [1.0] * 2000
+    table = [1.0] * 70_000
 
     def step(x: Any, y: Any) -> Any:
         loss: Any = table[7] * F.cross_entropy(model(x), y)

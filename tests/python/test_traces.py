@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
+np = pytest.importorskip("numpy")
 import reprise  # noqa: E402
 from reprise._step.python_state import PythonState  # noqa: E402
 from reprise.integrations.steps import by_kind  # noqa: E402
@@ -231,3 +233,26 @@ def test_a_transform_of_torch_func_is_named_and_runs_online() -> None:
     expected = step(x)
     net.zero_grad()
     assert torch.equal(run(x), expected)
+
+
+def test_generators_of_the_program_are_put_back() -> None:
+    own, of_torch = random.Random(1), torch.Generator().manual_seed(2)
+    of_numpy = np.random.default_rng(3)
+    state = PythonState([lambda: (own, of_torch, of_numpy)])
+    expected = own.random(), of_numpy.random(), torch.rand(1, generator=of_torch).item()
+    state.put_back()
+    assert expected == (own.random(), of_numpy.random(), torch.rand(1, generator=of_torch).item())
+
+
+@pytest.mark.parametrize("kind", ["generator", "iterator"])
+def test_an_iterator_that_a_trial_has_advanced_is_named(kind: str) -> None:
+    numbers = (float(i) for i in range(100)) if kind == "generator" else iter(range(100))
+    net = network()
+
+    def step(x: Any) -> Any:
+        loss = net(x).square().mean() * next(numbers)
+        loss.backward()
+        return loss.detach()
+
+    with pytest.warns(RuntimeWarning, match="has advanced the iterator"):
+        reprise.train_step(step, torch.randn(32, 64), budget="110%")

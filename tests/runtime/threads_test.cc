@@ -128,9 +128,9 @@ TEST_F(ThreadsTest, OfPlainTrainingDoNotCountInACapture) {
   };
   const std::vector<int64_t> expected = sizes();
   std::atomic<bool> over = false;
+  nn::Linear layer(64, 64);  // It draws random numbers here, and not beside a capture.
+  const at::Tensor x = at::ones({32, 64});
   std::thread other([&] {
-    nn::Linear layer(64, 64);
-    const at::Tensor x = at::ones({32, 64});
     while (!over) layer(x).sum().backward();
   });
   for (int n = 0; n < 5; ++n) EXPECT_EQ(sizes(), expected);

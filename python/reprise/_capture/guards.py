@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
+from .._step.tree import is_simple
 from .._torch import _runtime
 from ..errors import InputError
 from .chance import put_back, shared_generators
 from .opened import note_opened_files, opened, state_of_file
 from .reached import LIBRARIES, MODULES, Walk, hooks_of_all_modules
-from .watch import Watch, is_simple, text_of
+from .watch import Watch, text_of
 
 # Names that code reads the environment by.
 ENVIRONMENT = {"environ", "environb", "getenv"}

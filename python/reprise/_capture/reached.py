@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from .._step.library import file_of, is_installed, is_library
-from .._step.tree import SIMPLE
+from .._step.places import place_in, place_of
+from .._step.tree import SIMPLE, is_simple
 from ..errors import Error, InputError
-from .chance import place_in, place_of
-from .watch import MISSING, Sources, State, Watch, all_simple, is_simple
+from .watch import MISSING, WHOLE, Sources, State, Watch, all_simple
 
 # A container with more items is watched by its length only.
 LARGEST_CONTAINER = 1024
@@ -175,7 +175,7 @@ class Walk:
         if len(value) <= LARGEST_CONTAINER:
             self._watch(CONTAINERS, path, lambda: (_positions(len(value)), tuple(value)))
         elif len(value) <= LARGEST_SIMPLE and all_simple(value):
-            self._watch(CONTAINERS, path, lambda: ((" (items)",), (tuple(value),)))
+            self._watch(CONTAINERS, path, lambda: ((WHOLE,), (tuple(value),)))
         else:
             self._by_length(value, path)
         if hasattr(value, "_fields") or type(value) not in (list, tuple, deque):

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from operator import is_
 from typing import Any
 
 import torch
 
-from .._step.tree import SIMPLE
+from .._step.tree import is_simple
 
 MISSING = "(nothing)"
+# The name of all items of a long list together.
+WHOLE = " (items)"
 # Names behind a path, and the values that they stand for.
 State = tuple[tuple[str, ...], tuple[Any, ...]]
 # Dicts, objects whose classes matter, and tensors.
 Sources = tuple[list[dict[str, Any]], list[Any], list[torch.Tensor]]
-
-
-def is_simple(value: Any) -> bool:
-    return isinstance(value, (*SIMPLE, range, torch.Size, frozenset))
 
 
 def all_simple(values: Iterable[Any]) -> bool:
@@ -115,6 +114,12 @@ class Watch:
         if self.holds():
             return ""
         for name, before, now in self.changes():
+            if isinstance(before, bytes) and isinstance(now, bytes) and len(before) > 60:
+                return f"{name} differs"
+            if name.endswith(WHOLE) and isinstance(before, tuple) and isinstance(now, tuple):
+                pairs = enumerate(zip_longest(before, now, fillvalue=MISSING))
+                at, (before, now) = next((i, pair) for i, pair in pairs if not same(*pair))
+                name = f"{name[: -len(WHOLE)]}[{at}]"
             return f"{name} was {text_of(before)} and is {text_of(now)}"
         self.names, self.values = self.read()
         return ""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dis
 import functools
+import random
 import types
+import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 
 from .library import file_of, is_installed, is_library
+from .places import place_in, place_of
 from .tree import SIMPLE
 
 # The walk ends behind so many objects, and does not look at the items of larger containers.
@@ -34,8 +37,9 @@ PutBack = Callable[[], None]
 class PythonState:
     """The containers, attributes, closures and globals that a step can reach, as they are now.
 
-    Objects of Python, PyTorch and NumPy are left alone, but for containers, because they may stand
-    for something outside of Python: a file, a queue, a thread.
+    Objects of Python, PyTorch and NumPy are left alone, but for containers and random generators,
+    because they may stand for something outside of Python: a file, a queue, a thread. An iterator
+    that was advanced cannot be put back: a RuntimeWarning names it.
 
     Args:
         roots: Functions and modules from which the step reaches the rest.
@@ -118,7 +122,30 @@ class PythonState:
         if len(value) <= LARGEST_VISITED:
             yield from inside
 
+    def _source(self, value: Any) -> bool:
+        """Notes a source that gives something else each time. Returns whether the value is one."""
+        kind = type(value)
+        if issubclass(kind, (random.Random, torch.Generator)):
+            get, put = ("getstate", "setstate") if issubclass(kind, random.Random) else (
+                "get_state", "set_state"
+            )  # fmt: skip
+            state = getattr(value, get)()
+            self._notes.append(lambda: getattr(value, put)(state))
+        elif kind.__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+            bits = value.bit_generator
+            state = bits.state
+            self._notes.append(lambda: setattr(bits, "state", state))
+        elif issubclass(kind, types.GeneratorType):
+            self._notes.append(functools.partial(_tell, value, place_of, place_of(value)))
+        elif hasattr(kind, "__next__") and hasattr(kind, "__iter__"):
+            self._notes.append(functools.partial(_tell, value, place_in, place_in(value)))
+        else:
+            return False
+        return True
+
     def _object(self, value: Any, depth: int) -> Iterator[tuple[Any, int]]:
+        if self._source(value):
+            return
         own = getattr(value, "__dict__", None) if _shows_attributes(value) else None
         if not isinstance(own, dict):
             return
@@ -155,6 +182,19 @@ def _shows_attributes(value: Any) -> bool:
     return isinstance(
         next((vars(k)["__dict__"] for k in type(value).__mro__ if "__dict__" in vars(k)), None),
         types.GetSetDescriptorType,
+    )
+
+
+def _tell(iterator: Any, place: Callable[[Any], Any], before: Any) -> None:
+    """Warns if an iterator was advanced."""
+    if place(iterator) == before:
+        return
+    name = getattr(iterator, "__qualname__", type(iterator).__qualname__)
+    warnings.warn(
+        f"a run of the step that was only tried has advanced the iterator {name}, which cannot be "
+        "put back. Take its items outside of the step, and hand them over as arguments",
+        RuntimeWarning,
+        stacklevel=2,
     )
 
 

@@ -23,6 +23,11 @@ SIMPLE = (
 )  # fmt: skip
 
 
+def is_simple(value: Any) -> bool:
+    """Says whether a value is a number, a text or the like, whose content is all that it is."""
+    return isinstance(value, (*SIMPLE, range, torch.Size, frozenset))
+
+
 @dataclass(frozen=True)
 class Tree:
     """The structure of a value. Two values with equal trees differ in their tensors only.

@@ -391,10 +391,12 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
       planned && instance.result.plan->peak + Bytes(drift) > instance.result.budget;
   const bool much_more_room = planned && -drift > instance.result.budget.count() / 100;
   if (!planned || too_little_room || much_more_room) {
-    const std::string why =
-        !planned         ? "there is no plan for these inputs and this budget"
-        : too_little_room ? "memory outside of the step grew by " + format_bytes(Bytes(drift))
-                          : "memory outside of the step shrank by " + format_bytes(Bytes(-drift));
+    std::string why = "there is no plan for these inputs and this budget";
+    if (too_little_room) {
+      why = "memory outside of the step grew by " + format_bytes(Bytes(drift));
+    } else if (much_more_room) {
+      why = "memory outside of the step shrank by " + format_bytes(Bytes(-drift));
+    }
     make_plan(why, instance, instance.offset + drift, Bytes(storage_bytes(together(inputs))));
   }
   return uncounted;

@@ -73,7 +73,8 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return take(std::move(without), alone, {}, early.why);
   }
   OpenedMemory opened = far_memory(wanted);
-  StepPlan with = noted(wanted, fixed + opened.device_bytes, "plan() was called (with " + wanted.offload.to + ")");
+  StepPlan with = noted(wanted, fixed + opened.device_bytes,
+                        "plan() was called (with " + wanted.offload.to + ")");
   if (!without.result.plan && !with.result.plan) {
     const auto& one = without.result.smallest_budget;
     const auto& other = with.result.smallest_budget;

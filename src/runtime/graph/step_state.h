@@ -134,8 +134,8 @@ struct StepState {
   PlanResult plan_with(StepPlanOptions wanted);
   // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
-  // `why` is the reason in words. `together` says that all ranks of the group plan now. These things are kept on the device; without
-  // a list, the search chooses.
+  // `why` is the reason in words. `together` says that all ranks of the group plan now. These things are
+  // kept on the device; without a list, the search chooses.
   PlanResult answer(const std::string& why, StepPlanOptions wanted,
                     const transfer::OpenedMemory& there, Bytes fixed, Bytes slack, bool together,
                     const std::optional<KeptThings>& keep);
