@@ -31,7 +31,10 @@ int run_check(const CheckArguments& arguments) {
   const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   const std::string text = read_file(arguments.problem);
   if (parse_format(text, arguments.problem) == "reprise.pipeline") {
-    return check_pipeline(arguments.problem, arguments.plan, arguments.budget, arguments.json,
+    if (is_given(arguments.machine)) {
+      throw InputError("a pipeline file has its devices and links: leave --machine and --offload out");
+    }
+    return check_pipeline(text, arguments.problem, arguments.plan, arguments.budget, arguments.json,
                           arguments.quiet);
   }
   const Problem problem = parse_problem(text, arguments.problem);

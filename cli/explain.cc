@@ -52,7 +52,8 @@ int run_explain(const ExplainArguments& arguments) {
     print(explanation_text(explanation, options));
     if (energy) print("\n" + energy_text(*energy, options));
   }
-  const size_t faults = verify(graph, plan, plan.budget, machine).size();
+  const size_t faults =
+      verify(graph, plan, plan.budget, problem.id_for(plan.problem), machine).size();
   if (faults > 0 && !arguments.quiet) {
     say(fmt::format("this plan is not valid ({} violation{}); see `reprise check`", faults,
                     faults == 1 ? "" : "s"));

@@ -62,7 +62,7 @@ int run_energy_frontier(const FrontierArguments& arguments) {
   PlanOptions options = search_options(arguments.search);
   options.budget = Budget(arguments.budget);
   options.machine = machine_of(arguments.machine);
-  if (!arguments.output.empty()) require_writable(arguments.output);
+  require_writable({{"--output", arguments.output}}, {{"PROBLEM", arguments.problem}});
   const Problem problem = load_problem(arguments.problem);
   const Power power = *power_of(arguments.power, arguments.search.quiet);
   clock.leave_rest(options);
@@ -92,8 +92,8 @@ int run_frontier(const FrontierArguments& arguments) {
     throw InputError("--compare needs a machine: give --offload or --machine, too");
   }
   if (!options.planner.empty()) find_planner(options.planner);
-  if (!arguments.output.empty()) require_writable(arguments.output);
-  if (!arguments.svg.empty()) require_writable(arguments.svg);
+  require_writable({{"--output", arguments.output}, {"--svg", arguments.svg}},
+                   {{"PROBLEM", arguments.problem}, {"--machine", arguments.machine.file}});
   for (const std::string& mark : arguments.marks) Budget{mark};  // report mistakes before the work
   const Problem problem = load_problem(arguments.problem);
   const Chain* chain = problem.chain();
@@ -101,8 +101,9 @@ int run_frontier(const FrontierArguments& arguments) {
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
-  Frontier curve =
-      std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
+  Frontier curve = in_file(arguments.problem, [&] {
+    return std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
+  });
   std::vector<ComparedCurve> compared;
   if (arguments.compare) compared = compared_curves(problem, options);
   status.wipe();

@@ -15,6 +15,10 @@ struct MachineArguments {
   std::string offload;
 };
 
+inline bool is_given(const MachineArguments& arguments) {
+  return !arguments.file.empty() || !arguments.offload.empty();
+}
+
 inline void add_machine_options(CLI::App& command, MachineArguments& arguments) {
   CLI::Option* file = command
                           .add_option("--machine", arguments.file,

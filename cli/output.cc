@@ -56,7 +56,20 @@ void say(std::string_view text) { to_stderr("reprise: " + printable(text, true) 
 
 void complain(std::string_view text) { say(fmt::format("error: {}", text)); }
 
-void require_writable(const std::filesystem::path& path) {
+namespace {
+
+// Says whether two paths name one file that is replaced when it is written. Pipes and devices are not.
+bool is_same_file(const std::filesystem::path& one, const std::filesystem::path& other) {
+  struct stat a = {}, b = {};
+  const bool has_a = ::stat(one.c_str(), &a) == 0, has_b = ::stat(other.c_str(), &b) == 0;
+  if (has_a != has_b) return false;
+  if (has_a) return S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+  std::error_code error;
+  return std::filesystem::weakly_canonical(one, error) ==
+         std::filesystem::weakly_canonical(other, error);
+}
+
+void require_place(const std::filesystem::path& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) fail_errno(path, EISDIR);
@@ -71,7 +84,31 @@ void require_writable(const std::filesystem::path& path) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0) fail_errno(path, errno);
 }
 
+}  // namespace
+
+void require_writable(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
+  std::vector<NamedFile> others = inputs;
+  for (const NamedFile& output : outputs) {
+    if (output.path.empty()) continue;
+    require_place(output.path);
+    for (const NamedFile& other : others) {
+      if (other.path.empty() || !is_same_file(output.path, other.path)) continue;
+      throw InputError(
+          fmt::format("{} and {} are the same file, and one would replace the other: name another "
+                      "file for {}",
+                      other.argument, output.argument, output.argument),
+          {.file = output.path.string(), .pointer = {}, .line = 0});
+    }
+    others.push_back(output);
+  }
+}
+
 void write_output(const std::filesystem::path& path, std::string_view content) {
+  struct stat status = {};
+  // A pipe may wait for its reader for ever, and nothing of it can be left half-written behind.
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return write_file(path, content);
+  }
   const SignalsBlocked blocked;
   write_file(path, content);
 }

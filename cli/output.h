@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "reprise/model/errors.h"
 #include "reprise/model/observer.h"
 #include "reprise/model/plan.h"
 #include "reprise/model/units.h"
@@ -23,9 +25,27 @@ void say(std::string_view text);
 // Writes an error: "reprise: error: <text>".
 void complain(std::string_view text);
 
-// Throws InputError if `path` could not be written later: a folder that is missing or not writable,
-// a read-only file, a path that is a folder. So nobody waits for a search in vain.
-void require_writable(const std::filesystem::path& path);
+// A NamedFile is a file of a command, and the argument that named it. An empty path is none.
+struct NamedFile {
+  std::string argument;  // "-o"
+  std::filesystem::path path;
+};
+
+// Throws InputError if an output could not be written later: a folder that is missing or not writable,
+// a read-only file, a path that is a folder, or a file that is also an input or another output. So nobody
+// waits for a search in vain, and no file is lost.
+void require_writable(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
+// Calls the function. An InputError that names a place of a file and no file gets the name of this one.
+template <class Function>
+decltype(auto) in_file(const std::filesystem::path& path, Function&& function) {
+  try {
+    return function();
+  } catch (const InputError& error) {
+    if (!error.where().file.empty() || error.where().pointer.empty()) throw;
+    throw InputError(error.what(), {.file = path.string(), .pointer = {}, .line = 0});
+  }
+}
+
 // Calls write_file() such that an interrupt (Ctrl-C) cannot cut it in half: the interrupt comes
 // before or after.
 void write_output(const std::filesystem::path& path, std::string_view content);

@@ -127,14 +127,16 @@ int run_pipeline(const PipelineArguments& arguments) {
   options.threads = arguments.search.threads;
   options.allow = arguments.search.allow;
   if (!options.planner.empty()) find_planner(options.planner);
-  for (const std::string& path :
-       {arguments.output, arguments.trace, arguments.pytorch, arguments.problem_output}) {
-    if (!path.empty()) require_writable(path);
-  }
+  require_writable({{"--output", arguments.output},
+                    {"--trace", arguments.trace},
+                    {"--pytorch-order", arguments.pytorch},
+                    {"--save-problem", arguments.problem_output}},
+                   {{"PROBLEM", arguments.problem}});
   const LoadedPipeline loaded = load(arguments);
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
-  PipelineResult result = plan(loaded.pipeline, options);
+  PipelineResult result =
+      in_file(arguments.problem, [&] { return plan(loaded.pipeline, options); });
   status.wipe();
   if (!result.plan) {
     if (arguments.json) print(pipeline_result_json(loaded.pipeline, result));
@@ -167,9 +169,8 @@ int run_pipeline(const PipelineArguments& arguments) {
 
 }  // namespace
 
-int check_pipeline(const std::string& problem, const std::string& plan_file,
-                   const std::string& budget, bool json, bool quiet) {
-  const std::string text = read_file(problem);
+int check_pipeline(const std::string& text, const std::string& problem,
+                   const std::string& plan_file, const std::string& budget, bool json, bool quiet) {
   const Pipeline pipeline = parse_pipeline(text, problem);
   PipelinePlan plan = load_pipeline_plan(plan_file);
   ProblemId id{"reprise.pipeline", pipeline.name, canonical_sha256(text)};

@@ -123,16 +123,16 @@ int run_plan(const PlanArguments& arguments) {
         "static=20W,dynamic=45W");
   }
   if (!options.planner.empty()) find_planner(options.planner);
-  for (const std::string& path : {arguments.output, arguments.report}) {
-    if (!path.empty()) require_writable(path);
-  }
+  require_writable({{"--output", arguments.output}, {"--report", arguments.report}},
+                   {{"PROBLEM", arguments.problem}, {"--machine", arguments.machine.file}});
   const Problem problem = load_problem(arguments.problem);
   const std::optional<Power> power = power_of(arguments.power, arguments.search.quiet);
   clock.leave_rest(options);
 
   StatusLine status(arguments.search.quiet);
   options.observer = status.observer();
-  Found found = search(problem, options, power, for_energy);
+  Found found = in_file(arguments.problem,
+                        [&] { return search(problem, options, power, for_energy); });
   PlanResult& result = found.result;
   status.wipe();
   // The plan is bound to the file that was read, and not to the file that would be written for it.

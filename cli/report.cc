@@ -30,27 +30,17 @@ struct ReportArguments {
   bool quiet = false;
 };
 
-// Adds the name of the file to the error if the file does not fit the problem or the plan.
-template <class Check>
-void check_file(const std::string& path, const Check& check) {
-  try {
-    check();
-  } catch (const InputError& error) {
-    throw InputError(error.what(), {.file = path, .pointer = {}, .line = 0});
-  }
-}
-
 ReportInput load(const ReportArguments& arguments) {
   ReportInput input{.problem = load_problem(arguments.problem), .plan = load_plan(arguments.plan)};
   input.machine = machine_for(input.plan, arguments.machine, arguments.plan);
   require_plan_of(input.problem, input.plan, arguments.plan, input.machine);
   if (!arguments.frontier.empty()) {
     input.frontier = load_frontier(arguments.frontier);
-    check_file(arguments.frontier, [&] { validate(*input.frontier, input.problem); });
+    in_file(arguments.frontier, [&] { validate(*input.frontier, input.problem); });
   }
   if (!arguments.run_log.empty()) {
     input.run_log = load_run_log(arguments.run_log);
-    check_file(arguments.run_log, [&] { validate(*input.run_log, input.plan); });
+    in_file(arguments.run_log, [&] { validate(*input.run_log, input.plan); });
   }
   return input;
 }
@@ -66,9 +56,13 @@ void write_page(const ReportArguments& arguments, ReportInput& input) {
 }
 
 int run_report(const ReportArguments& arguments) {
-  for (const std::string& path : {arguments.output, arguments.trace, arguments.snapshot}) {
-    if (!path.empty()) require_writable(path);
-  }
+  require_writable({{"--output", arguments.output},
+                    {"--trace", arguments.trace},
+                    {"--snapshot", arguments.snapshot}},
+                   {{"PROBLEM", arguments.problem},
+                    {"PLAN", arguments.plan},
+                    {"--frontier", arguments.frontier},
+                    {"--runlog", arguments.run_log}});
   parse_duration(arguments.curve_limit);  // report mistakes before the work
   ReportInput input = load(arguments);
   if (!arguments.trace.empty()) write_output(arguments.trace, chrome_trace(input));

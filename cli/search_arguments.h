@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
 #include <string>
 
 #include "reprise/io/json.h"
 #include "reprise/plan/plan.h"
+#include "reprise/plan/registry.h"
 
 namespace reprise::cli {
 
@@ -35,6 +37,13 @@ struct SearchArguments {
   bool quiet = false;
 };
 
+// Returns the names of all classes of schedules that a planner may be asked for, or searches.
+inline std::set<std::string> schedule_classes() {
+  std::set<std::string> names{"persistent", "persistent+dropped-inputs", "in_turn"};
+  for (const PlannerInfo& planner : planners()) names.insert(planner.schedule_class);
+  return names;
+}
+
 inline void add_search_options(CLI::App& command, SearchArguments& arguments,
                                const std::string& default_limit) {
   arguments.time_limit = default_limit;
@@ -44,7 +53,8 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
           "--class", arguments.schedule_class,
           "of schedules to search; of chains: persistent, or persistent+dropped-inputs "
           "(default: the larger one as far as time allows); of graphs: in_turn (default: all)")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(CLI::IsMember(schedule_classes()).description(""));
   command
       .add_option("--time-limit", arguments.time_limit,
                   "of the whole command (default " + default_limit + ")")

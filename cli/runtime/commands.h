@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "command.h"
@@ -22,7 +23,7 @@ void add_runtime_doctor(CLI::App& app, Handler& action);
 struct ModelArguments {
   std::string model, input;
   int64_t batch = 0, classes = 0, width = 0, layers = 0, heads = 0, vocabulary = 0;
-  double dropout = -1;
+  std::optional<double> dropout = {};
   int threads = 0;
 
   bool operator==(const ModelArguments&) const = default;

@@ -100,7 +100,11 @@ training::ModelConfig model_config(const ModelArguments& arguments) {
   config.layers = arguments.layers;
   config.heads = arguments.heads;
   config.vocabulary = arguments.vocabulary;
-  config.dropout = arguments.dropout;
+  if (arguments.dropout && !(*arguments.dropout >= 0)) {
+    throw InputError(fmt::format("--dropout is a number from 0 on and less than 1, not {}",
+                                 *arguments.dropout));
+  }
+  if (arguments.dropout) config.dropout = *arguments.dropout;
   if (arguments.batch > 0) {
     for (const training::ModelInfo& model : training::models()) {
       if (config.input.empty() && config.model == model.name) config.input = model.default_input;

@@ -99,7 +99,7 @@ int run_profile(const ProfileArguments& arguments) {
   if (arguments.momentum < 0 || arguments.momentum >= 1) {
     throw InputError("--momentum must be in [0, 1)");
   }
-  if (!arguments.output.empty()) require_writable(arguments.output);
+  require_writable({{"--output", arguments.output}}, {});
   runtime::install_cpu_allocator();
   at::manual_seed(arguments.seed);
   const training::Model model = training::make_model(model_config(arguments.model));

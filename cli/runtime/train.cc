@@ -31,8 +31,10 @@ struct TrainArguments {
                             schedule = "constant", save_plan, save_profile, save_log, save_machine,
                             report, state;
   std::string micro_batches = "1", parts_from, offload, machine;
-  int64_t steps = 0, epochs = 1, test = 2000, save_every = 0;
-  double rate = 0, momentum = 0;
+  std::optional<int64_t> steps;
+  int64_t epochs = 1, test = 2000, save_every = 0;
+  std::optional<double> rate;
+  double momentum = 0;
   uint64_t seed = 1;
   bool offload_optimizer = false, offload_parameters = false;
   bool consume_gradients = false, shard_optimizer = false, no_check = false, json = false,
@@ -111,11 +113,16 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.mode = train_mode(arguments.mode);
   options.planner = arguments.planner;
   options.time_limit = parse_duration(arguments.time_limit);
-  options.steps = arguments.steps;
+  if (arguments.steps && *arguments.steps < 1) {
+    throw InputError(fmt::format("--steps is a number from 1 on, not {}", *arguments.steps));
+  }
+  options.steps = arguments.steps.value_or(0);
   options.epochs = arguments.epochs;
   options.optimizer = optimizer_kind(arguments.optimizer);
-  require_number("--learning-rate", arguments.rate);
-  options.learning_rate = arguments.rate;
+  if (arguments.rate && !(std::isfinite(*arguments.rate) && *arguments.rate > 0)) {
+    throw InputError(fmt::format("--learning-rate is a number above 0, not {}", *arguments.rate));
+  }
+  options.learning_rate = arguments.rate.value_or(0);
   options.schedule = rate_schedule(arguments.schedule);
   require_number("--momentum", arguments.momentum);
   options.momentum = arguments.momentum;
@@ -226,10 +233,12 @@ int run_train(const TrainArguments& given) {
   if (group) options.group = &*group;
   validate(options);
   if (options.mode == training::TrainMode::kOnline) require_no_files(arguments);
-  for (const std::string& path : {arguments.save_plan, arguments.save_profile, arguments.save_log,
-                                  arguments.save_machine, arguments.report}) {
-    if (!path.empty()) require_writable(path);
-  }
+  require_writable({{"--save", arguments.save_plan},
+                    {"--save-profile", arguments.save_profile},
+                    {"--save-log", arguments.save_log},
+                    {"--save-machine", arguments.save_machine},
+                    {"--report", arguments.report}},
+                   {});
   StatusLine status(arguments.quiet);
   options.observer = status.observer();
   bool is_planned = false;

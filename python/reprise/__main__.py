@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = chosen.run
     try:
+        json_file = getattr(chosen, "json", None)
+        if json_file is not None and not json_file.endswith(".json"):
+            raise InputError(f'--json takes a name that ends with .json, not "{json_file}"')
         return run(chosen)
     except BudgetError as error:
         print(f"reprise: {error}", file=sys.stderr)
@@ -71,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Error as error:
         print(f"reprise: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 70
+    except OSError as error:
+        print(f"reprise: {error}", file=sys.stderr)
+        return 2
 
 
 def _show(answer: Any) -> None:
@@ -170,7 +177,13 @@ def _run_judge(chosen: argparse.Namespace) -> int:
 
     arguments = made_by(*named)
     options = {"compare": not chosen.no_compare, "repeats": chosen.repeats}
-    found = judge(arguments.pop("step"), *arguments.pop("sample"), **(options | arguments))
+    try:
+        found = judge(arguments.pop("step"), *arguments.pop("sample"), **(options | arguments))
+    except Error:
+        raise
+    except Exception as error:  # Exit code 1 says that the bits differ, and this is no verdict.
+        traceback.print_exc()
+        raise InputError(f"the step raised {type(error).__name__}: {error}") from error
     _show(found)
     return 0 if found.well else 1
 
@@ -202,9 +215,10 @@ def _run_ranks(chosen: argparse.Namespace) -> int:
 
 
 def _give(found: Fit | RanksFit, chosen: argparse.Namespace) -> int:
-    for file in (chosen.html, chosen.json):
-        if file is not None:
-            found.save(file if file is chosen.html else _json_name(file))
+    if chosen.html is not None:
+        found.save(chosen.html)
+    if chosen.json is not None:
+        found.save(chosen.json)
     _show(found)
     return 0
 
@@ -238,12 +252,6 @@ def _run_fit(chosen: argparse.Namespace) -> int:
             **({"name": named[1]} | options | arguments),
         )
     return _give(found, chosen)
-
-
-def _json_name(file: str) -> str:
-    if not file.endswith(".json"):
-        raise InputError(f'--json takes a name that ends with .json, not "{file}"')
-    return file
 
 
 def _say(progress: Progress) -> None:

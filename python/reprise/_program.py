@@ -18,7 +18,7 @@ def name_of(what: str) -> tuple[str, str] | None:
         InputError: The name has no function, and there is no such file.
     """
     module, colon, function = what.rpartition(":")
-    if colon:
+    if colon and module and function:
         return module, function
     if os.path.exists(what):
         return None

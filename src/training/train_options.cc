@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <string>
 
 #include "reprise/model/errors.h"
@@ -128,12 +130,15 @@ void validate(const TrainOptions& options) {
   if (options.save_every > 0 && options.state.empty()) {
     throw InputError("--save-every needs --state, the folder of the saved state");
   }
-  if (options.steps < 0 || options.epochs < 1 || options.test_samples < 0 ||
-      options.learning_rate < 0 || options.momentum < 0 || options.momentum >= 1) {
-    throw InputError(
-        "--steps, --test and --learning-rate must not be negative, --epochs must be at least 1, "
-        "--momentum must be in [0, 1)");
-  }
+  const auto require = [](bool holds, const char* option, const char* what, auto value) {
+    if (!holds) throw InputError(fmt::format("{} is {}, not {}", option, what, value));
+  };
+  require(options.steps >= 0, "--steps", "a number from 1 on", options.steps);
+  require(options.epochs >= 1, "--epochs", "a number from 1 on", options.epochs);
+  require(options.test_samples >= 0, "--test", "a number from 0 on", options.test_samples);
+  require(options.learning_rate >= 0, "--learning-rate", "a number above 0", options.learning_rate);
+  require(options.momentum >= 0 && options.momentum < 1, "--momentum",
+          "a number from 0 on and less than 1", options.momentum);
 }
 
 }  // namespace reprise::training

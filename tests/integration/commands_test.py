@@ -113,6 +113,24 @@ class PlanTest(ProgramTest):
             self.assertIn(name, result.stderr)
             self.assertNotIn("required", result.stderr)
 
+    def test_a_problem_that_no_planner_can_use_is_named(self):
+        problem = json.loads(CHAIN.read_text())
+        for option in problem["stages"][1]["options"]:
+            option["exactness"] = "rounding"
+        path = self.write("rounding.json", problem)
+        result = self.run_program("plan", path, "--budget", "80%", expect=BAD_INPUT)
+        self.assertIn("rounding.json: at /stages/1/options: ", result.stderr)
+
+    def test_bytes_of_zero(self):
+        path = self.write("zero.json", CHAIN.read_text() + "\0more")
+        result = self.run_program("plan", path, "--budget", "80%", expect=BAD_INPUT)
+        self.assertRegex(result.stderr, r"zero\.json:\d+: has a byte of zero")
+
+    def test_a_class_that_is_spelt_wrong(self):
+        result = self.run_program("plan", CHAIN, "--budget", "80%", "--class", "persistant",
+                                  expect=BAD_INPUT)
+        self.assertIn("persistent+dropped-inputs", result.stderr)
+
     def test_the_plan_of_another_problem(self):
         plan = self.folder / "plan.json"
         self.run_program("plan", CHAINS / "resnet18_like.json", "--budget", "80%", "-o", plan)
@@ -280,6 +298,12 @@ class ExplainTest(ProgramTest):
         shown = re.search(r"(?m)^  sum +(\d+)", text)
         self.assertEqual(int(shown[1]), answer["peak_bytes"])
         self.assertIn("others", text)
+
+    def test_the_plan_of_a_changed_problem_is_said(self):
+        plan = json.loads(self.make_plan(CHAIN).read_text())
+        plan["problem"]["sha256"] = "0" * 64
+        result = self.run_program("explain", CHAIN, self.write("other.json", plan))
+        self.assertIn("this plan is not valid (1 violation)", result.stderr)
 
     def test_a_plan_that_cannot_run(self):
         plan = json.loads(self.make_plan(CHAIN).read_text())

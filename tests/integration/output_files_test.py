@@ -2,9 +2,11 @@
 
 import os
 import resource
+import signal
+import subprocess
 import unittest
 
-from harness import BAD_INPUT, CHAINS, ProgramTest
+from harness import BAD_INPUT, CHAINS, PROGRAM, ProgramTest
 
 CHAIN = CHAINS / "uniform8.json"
 
@@ -63,6 +65,39 @@ class OutputFilesTest(ProgramTest):
         read_only = self.write("read_only.json", "old")
         read_only.chmod(0o444)
         self.refused(read_only)
+
+    def test_a_file_that_another_argument_names(self):
+        problem = self.write("chain.json", CHAIN.read_text())
+        os.symlink("chain.json", self.folder / "link.json")
+        plan = self.folder / "plan.json"
+        self.run_program("plan", problem, "--budget", "80%", "-o", plan)
+        one = self.folder / "one"
+        before = self.files()
+        for arguments, names in (
+                (["plan", problem, "--budget", "80%", "-o", problem], "PROBLEM and --output"),
+                (["plan", problem, "--budget", "80%", "-o", self.folder / "link.json"],
+                 "PROBLEM and --output"),
+                (["plan", problem, "--budget", "80%", "-o", one, "--report", one],
+                 "--output and --report"),
+                (["frontier", problem, "-o", one, "--svg", one], "--output and --svg"),
+                (["report", problem, plan, "-o", plan], "PLAN and --output"),
+                (["report", problem, plan, "-o", one, "--trace", one], "--output and --trace")):
+            result = self.run_program(*arguments, expect=BAD_INPUT)
+            self.assertIn(f"{names} are the same file", result.stderr)
+            self.assertEqual(self.files(), before)
+
+    def test_a_pipe_without_a_reader_can_be_interrupted(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        with subprocess.Popen([PROGRAM, "plan", CHAIN, "--budget", "80%", "-o", pipe],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                with self.assertRaises(subprocess.TimeoutExpired):
+                    process.wait(1)  # It waits for a reader.
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(20), -signal.SIGINT)
+            finally:
+                process.kill()
 
     def test_devices_stay_devices(self):
         for arguments in self.commands("/dev/null"):

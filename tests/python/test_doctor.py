@@ -68,7 +68,7 @@ def test_a_model_that_is_no_chain_and_a_whole_step() -> None:
 
 def test_state_that_no_guard_sees_is_said() -> None:
     model = nn.Linear(4, 4)
-    table = [1.0] * 2000
+    table = [1.0] * 70_000
 
     def step(x: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = model(x).sum() * table[0]
@@ -77,7 +77,7 @@ def test_state_that_no_guard_sees_is_said() -> None:
 
     found = reprise.doctor(step=step, sample=torch.randn(3, 4))
     assert found.well, str(found)
-    assert any("table: 2,000 items" in finding.what for finding in found.findings), str(found)
+    assert any("table: 70,000 items" in finding.what for finding in found.findings), str(found)
 
 
 class Forgetful(nn.Module):

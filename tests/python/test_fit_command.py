@@ -132,6 +132,8 @@ def test_the_example(monkeypatch: Any, capsys: Any) -> None:
         (["user_program.py:no_sample"], "without a sample"),
         (["user_program.py:nothing"], "returns a int"),
         (["missing.json"], "is no file"),
+        ([":"], "is no file"),
+        (["user_program.py:make", "--html", "/dev/full"], "No space left"),
         (["user_program.py:make", "--batch", "x"], "--batch takes whole numbers"),
         (["user_program.py:make", "--json", "a.txt"], "ends with .json"),
         (["user_program.py:make", "--memory", "8QB"], "8QB"),

@@ -38,7 +38,7 @@ def test_a_planned_model_in_a_capture() -> None:
 
 
 def test_a_scripted_module_runs_online_and_is_named_in_a_capture() -> None:
-    scripted: Any = torch.jit.script(network())  # type: ignore[no-untyped-call]
+    scripted: Any = torch.jit.script(network())
     with pytest.raises(reprise.InputError, match=r"model is a module of torch\.jit\.script"):
         reprise.capture(step_of(scripted), X)
     assert reprise.train_step(step_of(scripted), X, budget="100%").mode == "online"

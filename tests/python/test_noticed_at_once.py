@@ -69,7 +69,7 @@ def weak_proxy() -> Case:
 
 def imported_module() -> Case:
     def read() -> float:
-        import settings_of_this_test
+        import settings_of_this_test  # type: ignore[import-not-found]
 
         value: float = settings_of_this_test.factor
         return value
