@@ -82,11 +82,14 @@ class ModeTried(NamedTuple):
         mode: The mode: "graph", "guarded graph", "chain" or "online".
         works: Whether the step can run in this mode.
         reason: The reason in words.
+        smallest_budget: The smallest budget in bytes that this mode has a plan for, or 0 if it is
+            not known.
     """
 
     mode: str
     works: bool
     reason: str
+    smallest_budget: int = 0
 
 
 def reason_of(error: Exception) -> str | None:
@@ -130,16 +133,29 @@ def choose(
             if reason is None or len(order) == 1:
                 raise
             _let_go(error)
-            tried.append(ModeTried(mode, False, reason))
+            tried.append(refused_mode(mode, reason, error))
             errors.append(error)
             continue
         return works, [*tried, ModeTried(works.mode, True, works.reason)]
+    raise no_mode_left(tried, errors) from errors[-1]
+
+
+def refused_mode(mode: str, reason: str, error: Exception) -> ModeTried:
+    """Returns a mode that did not work, with the smallest budget that its error names."""
+    smallest = 0
+    if isinstance(error, BudgetError) and error.requested > error.budget:
+        smallest = error.requested
+    return ModeTried(mode, False, reason, smallest)
+
+
+def no_mode_left(tried: Sequence[ModeTried], errors: Sequence[Exception]) -> Error:
+    """Returns the exception for a step that runs in none of these modes."""
     message = "the step cannot be trained in this budget:\n" + in_lines(tried)
     refused = [error for error in errors if isinstance(error, BudgetError)]
     if not refused:
-        raise InputError(message) from errors[-1]
-    smallest = min((e.requested for e in refused if e.requested > e.budget), default=0)
-    raise BudgetError(message, refused[-1].budget, refused[-1].live, smallest) from errors[-1]
+        return InputError(message)
+    smallest = min((one.smallest_budget for one in tried if one.smallest_budget), default=0)
+    return BudgetError(message, refused[-1].budget, refused[-1].live, smallest)
 
 
 def _let_go(error: BaseException | None) -> None:

@@ -27,7 +27,9 @@ from .._modes.modes import (
     chain_mode,
     choose,
     graph_mode,
+    no_mode_left,
     reason_of,
+    refused_mode,
 )
 from .._planning.arguments import Budget, Observer, checked_budget
 from .._planning.html import fields_html
@@ -166,8 +168,11 @@ class StepsByKind:
                 mode = works.mode.removeprefix("guarded ")
                 left = self._modes[self._modes.index(mode) + 1 :]
                 reason = reason_of(error)
-                if reason is None or not left:
+                if reason is None or (not left and len(tried) == 1):
                     raise
+                if not left:
+                    refused = refused_mode(mode, reason, error)
+                    raise no_mode_left([*tried[:-1], refused], [error]) from error
                 # All is as before the step, so a mode that comes later may run it.
                 self._choose(kind, left, sample, results, f"{mode} mode failed at a later call")
                 works, later = self._kinds[kind]
