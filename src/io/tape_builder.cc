@@ -114,16 +114,16 @@ void TapeBuilder::build() {
     throw InputError("is larger than " + std::to_string(kMaxTextBytes) + " bytes",
                      {.file = document_.name_, .pointer = {}, .line = 0});
   }
-  // The parser below takes a byte of zero for the end of the text.
+  LineCounter counter;
+  SaxEvents events(*this, counter);
+  nlohmann::json::sax_parse(CountingIterator(text_.data(), &counter),
+                            CountingIterator(text_.data() + text_.size(), &counter), &events);
+  // The parser takes a byte of zero behind the document for the end of the text.
   if (const size_t zero = text_.find('\0'); zero != std::string_view::npos) {
     const auto lines = std::count(text_.begin(), text_.begin() + static_cast<int64_t>(zero), '\n');
     throw InputError("has a byte of zero, which no JSON has",
                      {.file = document_.name_, .pointer = {}, .line = 1 + static_cast<int>(lines)});
   }
-  LineCounter counter;
-  SaxEvents events(*this, counter);
-  nlohmann::json::sax_parse(CountingIterator(text_.data(), &counter),
-                            CountingIterator(text_.data() + text_.size(), &counter), &events);
 }
 
 void TapeBuilder::literal(NodeType type, int64_t payload, int64_t line) {
