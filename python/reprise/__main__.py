@@ -52,7 +52,8 @@ examples:
   python -m reprise judge train.py:make
   python -m reprise judge models.llama:make --no-compare --repeats 1
 
-The exit code is 0 if the step has the bits of plain training, and 1 if it has not."""
+The exit code is 0 if the step has the bits of plain training, 1 if it has not, and 2 if it raised
+an exception or something cannot be used."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

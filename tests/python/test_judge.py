@@ -298,6 +298,9 @@ def test_errors_of_the_command(arguments: list[str], text: str, capsys: Any) -> 
 
 
 @pytest.mark.usefixtures("program")
-def test_an_exception_of_the_step_reaches_the_shell() -> None:
-    with pytest.raises(RuntimeError, match="of my own"):
-        main(["judge", "judged_program:fails"])
+def test_an_exception_of_the_step_is_no_verdict(capsys: Any) -> None:
+    assert main(["judge", "judged_program:fails"]) == 2
+    shown = capsys.readouterr()
+    assert "in step\n" in shown.err
+    assert shown.err.endswith("reprise: the step raised RuntimeError: of my own\n")
+    assert shown.out == ""
