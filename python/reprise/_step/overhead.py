@@ -65,7 +65,7 @@ class Overheads:
         if self._causes[cause] == 2:
             warnings.warn(
                 f"{self._name}: {overhead}. This is the second time for this reason, and each time "
-                "costs as much again; report().overheads has them all",
+                "costs as much again; report().overheads has the last ones",
                 RuntimeWarning,
                 stacklevel=2,
             )
