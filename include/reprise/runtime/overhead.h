@@ -1,4 +1,4 @@
-// What a step costs beside the training itself.
+// This header says what a step costs beside the training itself.
 #pragma once
 
 #include <string>

@@ -56,7 +56,7 @@ struct RematOptions {
   // Returns what lives beside the contents of the modules: this rank's part of sharded parameters,
   // and its gradients.
   std::function<Tensors()> resident = {};
-  // As CaptureOptions::foreseen.
+  // Has the meaning of CaptureOptions::foreseen.
   std::function<Bytes()> foreseen = {};
   Observer observer = {};
 };

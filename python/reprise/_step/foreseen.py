@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -83,12 +83,20 @@ class ForeseenState:
 
 def _optimizers() -> list[torch.optim.Optimizer]:
     """Returns the optimizers of `torch.optim` that are alive."""
-    return [one for one in gc.get_objects() if _is_plain_optimizer(type(one))]
+    kinds = set(_plain_kinds(torch.optim.Optimizer))
+    return [one for one in gc.get_objects() if type(one) in kinds]
 
 
-def _is_plain_optimizer(kind: type) -> bool:
-    # A derived class may be a wrapper of another optimizer, whose step is a real one.
-    return issubclass(kind, torch.optim.Optimizer) and kind.__module__.startswith("torch.optim.")
+def _plain_kinds(kind: type) -> Iterator[type]:
+    """Yields PyTorch's own classes below a class.
+
+    A class of somebody else may be a wrapper of another optimizer, whose step is a real one.
+    """
+    derived: list[type] = kind.__subclasses__()
+    for below in derived:
+        if below.__module__.startswith("torch.optim."):
+            yield below
+        yield from _plain_kinds(below)
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

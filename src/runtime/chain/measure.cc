@@ -236,7 +236,7 @@ class Measurement {
     return note_loss(*sink.node, level_before);
   }
 
-  // What a run of the loss holds: until the end of the step, and only while it runs.
+  // LossBytes are what a run of the loss holds: until the end of the step, and only while it runs.
   struct LossBytes {
     int64_t resident = 0, workspace = 0;
   };
@@ -427,7 +427,7 @@ class Measurement {
   // Says which gradients of the outputs of the stage are held, and which of its inputs.
   std::vector<bool> holds_, holds_next_;
   GradientBook book_;
-  // As the options say whether the output is held, and if it is not.
+  // The first one is for an output that is held as the options say, the second one if it is dropped.
   LossBytes held_bytes_, unheld_;
 };
 

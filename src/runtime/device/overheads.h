@@ -1,4 +1,4 @@
-// Notes what a step costs beside the training itself.
+// This header notes what a step costs beside the training itself.
 #pragma once
 
 #include <deque>

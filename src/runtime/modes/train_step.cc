@@ -11,6 +11,7 @@
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/miss.h"
 #include "reprise/runtime/online.h"
+#include "runtime/device/overheads.h"
 
 namespace reprise::runtime {
 
@@ -159,15 +160,8 @@ struct TrainStep::State {
   }
 
   std::string reason_for_graph() const {
-    const PlanResult& result = captured->planned();
-    const auto share = [](int64_t part, int64_t whole) {
-      return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
-    };
-    std::string reason = fmt::format(
-        "the step was recorded, and a plan fits: {:.2f} of plain training's peak, {:.2f} of its "
-        "time by the plan",
-        share(result.plan->peak.count(), result.baseline.peak.count()),
-        share(result.plan->time.count(), result.baseline.time.count()));
+    std::string reason = "the step was recorded, and a plan fits: " +
+                         internal::device::found_text(captured->planned()) + " by the plan";
     if (const size_t reads = captured->host_reads().size(); reads > 0) {
       reason += fmt::format(
           "; {} number(s) that the step reads out of tensors are compared at each call", reads);
