@@ -29,6 +29,9 @@ inline void add_machine_options(CLI::App& command, MachineArguments& arguments) 
                   "short for a machine with one memory more: host=12GB/s, or "
                   "disk=1.1GB/s,0.65GB/s (out, and back)")
       ->type_name("MEMORY")
+      ->check([](const std::string& text) {
+        return text.empty() ? "it is empty: write it like host=12GB/s, or leave it out" : "";
+      })
       ->excludes(file);
 }
 

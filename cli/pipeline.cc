@@ -28,12 +28,12 @@ struct PipelineArguments {
   std::string problem;
   int64_t devices = 0;
   int64_t micro_batches = 0;
-  std::string link = "25GB/s";
+  std::string link;
   std::string memory;
   std::string problem_output;
   std::string budget;
   std::string cuts;
-  int64_t parts_per_device = 2;
+  int64_t parts_per_device = 0;
   std::string output, trace, pytorch;
   bool json = false;
   SearchArguments search;
@@ -78,9 +78,10 @@ LoadedPipeline load(const PipelineArguments& arguments) {
   const std::string text = read_file(arguments.problem);
   LoadedPipeline loaded;
   if (parse_format(text, arguments.problem) == "reprise.pipeline") {
-    if (arguments.devices != 0 || arguments.micro_batches != 0 || !arguments.memory.empty()) {
+    if (arguments.devices != 0 || arguments.micro_batches != 0 || !arguments.memory.empty() ||
+        !arguments.link.empty()) {
       throw InputError(
-          "--devices, --micro-batches and --memory are for a chain or a profile; this "
+          "--devices, --micro-batches, --link and --memory are for a chain or a profile; this "
           "file is a pipeline and says them itself",
           {.file = arguments.problem, .pointer = {}, .line = 0});
     }
@@ -94,10 +95,11 @@ LoadedPipeline load(const PipelineArguments& arguments) {
           "shall run as a pipeline",
           {.file = arguments.problem, .pointer = {}, .line = 0});
     }
+    const std::string link = arguments.link.empty() ? "25GB/s" : arguments.link;
     std::optional<Bytes> memory;
     if (!arguments.memory.empty()) memory = parse_bytes(arguments.memory);
     loaded.pipeline = pipeline_of_equal_devices(chain, arguments.devices, arguments.micro_batches,
-                                                link_of(arguments.link), memory);
+                                                link_of(link), memory);
     loaded.id = problem_id(loaded.pipeline);
   }
   if (!arguments.problem_output.empty()) {
@@ -122,7 +124,16 @@ int run_pipeline(const PipelineArguments& arguments) {
   options.budget = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
   options.planner = arguments.search.planner;
   options.cuts = cuts_of(arguments.cuts);
-  options.parts_per_device = arguments.parts_per_device;
+  if (arguments.parts_per_device != 0) {
+    // The planner that chooses asks this one, too.
+    if (!options.planner.empty() && options.planner != "pipeline" &&
+        options.planner != "interleaved") {
+      throw InputError(fmt::format(
+          "--parts-per-device is for the planner interleaved, and {} lays one part on each device",
+          options.planner));
+    }
+    options.parts_per_device = arguments.parts_per_device;
+  }
   options.time_limit = parse_duration(arguments.search.time_limit);
   options.threads = arguments.search.threads;
   options.allow = arguments.search.allow;
@@ -229,7 +240,8 @@ void add_pipeline(CLI::App& app, Handler& action) {
   command
       ->add_option("--parts-per-device", arguments->parts_per_device,
                    "of the planner interleaved (default 2)")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, kMostMicroBatches).description(""));
   command->add_option("--output,-o", arguments->output, "plan file (default: standard output)")
       ->type_name("FILE");
   command->add_option("--trace", arguments->trace, "Chrome trace of the devices and links")

@@ -96,8 +96,11 @@ int run_profile(const ProfileArguments& arguments) {
   if (arguments.optimizer != "sgd" && arguments.optimizer != "adam") {
     throw InputError("--optimizer must be sgd or adam, not '" + arguments.optimizer + "'");
   }
-  if (arguments.momentum < 0 || arguments.momentum >= 1) {
+  if (!(arguments.momentum >= 0 && arguments.momentum < 1)) {
     throw InputError("--momentum must be in [0, 1)");
+  }
+  if (arguments.momentum > 0 && arguments.optimizer != "sgd") {
+    throw InputError("--momentum is for --optimizer sgd: leave it out, or take sgd");
   }
   require_writable({{"--output", arguments.output}}, {});
   runtime::install_cpu_allocator();

@@ -125,6 +125,9 @@ training::TrainOptions train_options(const TrainArguments& arguments) {
   options.learning_rate = arguments.rate.value_or(0);
   options.schedule = rate_schedule(arguments.schedule);
   require_number("--momentum", arguments.momentum);
+  if (arguments.momentum > 0 && arguments.optimizer != "sgd") {
+    throw InputError("--momentum is for --optimizer sgd: leave it out, or train with sgd");
+  }
   options.momentum = arguments.momentum;
   options.offload.to = arguments.offload;
   if (!arguments.machine.empty()) {
@@ -203,11 +206,11 @@ int verdict(const training::TrainReport& report) {
 
 // Online mode has no plan to write or to show.
 void require_no_files(const TrainArguments& arguments) {
-  for (const auto& [name, path] : {std::pair("--save", &arguments.save_plan),
-                                   std::pair("--save-log", &arguments.save_log),
-                                   std::pair("--save-profile", &arguments.save_profile),
-                                   std::pair("--save-machine", &arguments.save_machine),
-                                   std::pair("--report", &arguments.report)}) {
+  for (const auto& [name, path] :
+       {std::pair("--save", &arguments.save_plan), std::pair("--save-log", &arguments.save_log),
+        std::pair("--save-profile", &arguments.save_profile),
+        std::pair("--save-machine", &arguments.save_machine),
+        std::pair("--report", &arguments.report)}) {
     if (path->empty()) continue;
     throw InputError(fmt::format(
         "{} and --mode online exclude each other: online mode makes no plan before it runs", name));

@@ -85,23 +85,12 @@ class CapturedStep:
         *,
         parts: Sequence[int],
         plan: dict[str, Any],
-        modules: Sequence[nn.Module],
-        recapture: bool,
-        outcomes: int,
-        alternatives: Sequence[str] | None,
-        optimizer: object,
-        lockstep: str,
-        budget: int | str | None,
-        name: str,
-        observer: Callable[[str, float, str], None] | None,
-        cache: str,
-        group: str,
-        bucket_cap: int,
-        shard_optimizer: bool,
-        other_devices: list[str],
-        foreseen: Callable[[], int] | None,
+        capture: dict[str, Any],
     ) -> tuple[CapturedStep, int, list[tuple[int, dict[str, Any]]]]:
-        """Returns the fastest step, the number of its parts, and each number with its result."""
+        """Returns the fastest step, the number of its parts, and each number with its result.
+
+        `plan` and `capture` have the keyword arguments of plan() and of the constructor.
+        """
 
     def plan(
         self,
@@ -130,6 +119,9 @@ class CapturedStep:
         plan: str,
         *,
         budget: int | str | None,
+        planner: str = "",
+        time_limit_ns: int = ...,
+        threads: int = 0,
         enforce: bool,
         arena: bool,
         device_graph: bool,
@@ -137,6 +129,8 @@ class CapturedStep:
         machine: str | None,
         offload_optimizer: bool,
         offload_parameters: bool,
+        observer: Callable[[str, float, str], None] | None = None,
+        share_of: tuple[int, int] | None = None,
     ) -> None:
         """Takes a plan from elsewhere."""
 
@@ -230,6 +224,14 @@ class Remat:
     def __init__(
         self,
         stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
+        sharded: tuple[
+            str,
+            Sequence[Tensor],
+            Callable[[], Sequence[Tensor]],
+            Sequence[tuple[Callable[[Tensor], bool], Callable[[], Callable[[], None]]] | None],
+        ]
+        | None,
+        shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,
         *,
         budget: int | str | None,
         planner: str,
@@ -241,14 +243,6 @@ class Remat:
         enforce: bool,
         offload: str,
         machine: str | None,
-        sharded: tuple[
-            str,
-            Sequence[Tensor],
-            Callable[[], Sequence[Tensor]],
-            Sequence[tuple[Callable[[Tensor], bool], Callable[[], Callable[[], None]]] | None],
-        ]
-        | None,
-        shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,
         foreseen: Callable[[], int] | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
@@ -309,12 +303,15 @@ class RematJoin:
         tail: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
         *,
         budget: int | str | None,
+        planner: str = "",
         time_limit_ns: int,
         loss: Callable[[list[Tensor]], Tensor] | None,
         alternatives: Sequence[str] | None,
         name: str,
         output_held: bool,
         enforce: bool,
+        offload: str = "",
+        machine: str | None = None,
         foreseen: Callable[[], int] | None,
         observer: Callable[[str, float, str], None] | None,
     ) -> None: ...
@@ -347,17 +344,13 @@ class RematJoin:
         """Returns the keyword arguments of StepReport."""
 
 class PipelinePart:
-    """A part of a pipeline, of which several micro-batches are under way at a time.
-
-    The owner calls the functions in the order of a plan and carries the messages.
-    """
+    """A part that the schedules of PyTorch run, with several micro-batches under way at a time."""
 
     def __init__(
         self,
         stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
         sample: Sequence[Tensor],
         *,
-        loss: Callable[[list[Tensor]], Tensor] | None,
         name: str,
     ) -> None: ...
     def refresh(self) -> bool:
@@ -367,26 +360,17 @@ class PipelinePart:
         made.
         """
 
-    def alone(self) -> str:
-        """Returns the measured stages as a pipeline of one device, with their weight parts."""
-
     def not_split(self) -> list[tuple[str, str]]:
         """Returns the stages whose backward cannot be split, and why."""
 
     def outputs(self) -> list[Tensor]:
         """Returns the outputs of a micro-batch on the device meta."""
 
-    def output_gradient_bytes(self) -> int:
-        """Returns the bytes of the gradients of the outputs as messages."""
+    def keep_everything(self, micro_batches: int) -> None:
+        """Takes a plan that keeps all that backwards need."""
 
-    def uncounted(self) -> int:
-        """Returns the bytes of parameters and buffers that the allocator does not count."""
-
-    def use(self, plan: str, part: int) -> None:
-        """Takes the plans of a part of a pipeline's plan."""
-
-    def begin_step(self, limit: int | None) -> None:
-        """Begins a step, with a limit on the counted bytes or without."""
+    def begin_step(self) -> None:
+        """Begins a step."""
 
     def end_step(self) -> None:
         """Ends the step."""
@@ -394,57 +378,84 @@ class PipelinePart:
     def abort_step(self) -> None:
         """Ends a step that failed, and drops the gradients of the parameters."""
 
-    def give(self, micro_batch: int, input: Sequence[Tensor]) -> None:
-        """Sets the input of a micro-batch."""
+    def forward(self, micro_batch: int, input: Sequence[Tensor]) -> list[Tensor]:
+        """Runs the forward of a micro-batch and returns its outputs."""
 
-    def take_input_from(self, before: PipelinePart, micro_batch: int) -> None:
-        """Takes the input of a micro-batch from the part before."""
+    def input_gradient(self, micro_batch: int, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """Runs its backward for these gradients of the outputs that want one.
 
-    def take_gradient_from(self, behind: PipelinePart, micro_batch: int) -> None:
-        """Takes the gradients of a micro-batch from the part behind."""
-
-    def give_gradient(self, micro_batch: int, gradient: Sequence[Tensor]) -> None:
-        """Sets the gradients of the outputs of a micro-batch that want one."""
-
-    def receive(self, micro_batch: int, activation: bool) -> list[Tensor]:
-        """Makes room for a message and returns it."""
-
-    def message(self, micro_batch: int, activation: bool) -> list[Tensor]:
-        """Returns a message that is to be sent."""
-
-    def sent(self, micro_batch: int, activation: bool) -> None:
-        """Lets a message go."""
-
-    def forward(self, micro_batch: int) -> None:
-        """Runs the forward of a micro-batch."""
-
-    def backward(
-        self,
-        micro_batch: int,
-        loss: Callable[[list[Tensor]], Tensor] | None,
-        value: Tensor | None,
-    ) -> None:
-        """Runs its backward. The last part applies the loss, and writes its value."""
-
-    def input_gradient(
-        self,
-        micro_batch: int,
-        loss: Callable[[list[Tensor]], Tensor] | None,
-        value: Tensor | None,
-    ) -> None:
-        """Runs its backward, and leaves the weight gradients for later where they can be split."""
+        Returns the gradients of the inputs that want one. The weight gradients are left for later
+        where they can be split.
+        """
 
     def weight_gradient(self, micro_batch: int) -> None:
         """Runs what input_gradient() has left."""
+
+class PipelinedStep:
+    """A training step in parts on the ranks of a group."""
+
+    def __init__(
+        self,
+        parts: Sequence[
+            Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]]
+        ],
+        *,
+        micro_batches: int,
+        sample: Sequence[Tensor],
+        loss: Callable[[list[Tensor], list[Tensor]], Tensor] | None,
+        target: Sequence[Tensor],
+        budget: int | str | None,
+        planner: str | None,
+        group: str,
+        timeout: float | None,
+        link_bytes_per_second: int,
+        time_limit_ns: int,
+        name: str,
+        output_structure: Callable[[int], str],
+        input_structure: Callable[[int, str], None],
+    ) -> None: ...
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules. Returns False as PipelinePart.refresh()."""
+
+    def run(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor | None:
+        """Runs a step. Returns the losses on the rank of the last part."""
+
+    def use(self, plan: str) -> None:
+        """Puts another plan in force."""
+
+    def tell_failure(self, reason: str) -> None:
+        """Lets the other ranks hear that this one has failed."""
+
+    def problem(self) -> str:
+        """Returns the measured pipeline."""
+
+    def plan(self) -> str:
+        """Returns the plan in force."""
+
+    def not_split(self) -> list[str]:
+        """Returns the stages whose backward cannot be split, with the reasons."""
+
+    def report(self) -> dict[str, Any]:
+        """Returns the keyword arguments of PipelineReport."""
+
+def tell_failure(group: str, reason: str) -> None:
+    """Lets the other ranks of a group hear that this one fails before it has a step."""
 
 def profile(
     stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
     sample: Sequence[Tensor],
     *,
+    budget: int | str | None = None,
+    planner: str = "",
+    time_limit_ns: int = ...,
     loss: Callable[[list[Tensor]], Tensor] | None,
     alternatives: Sequence[str] | None,
     name: str,
     output_held: bool,
+    enforce: bool = True,
+    offload: str = "",
+    machine: str | None = None,
+    foreseen: Callable[[], int] | None = None,
     observer: Callable[[str, float, str], None] | None,
 ) -> str:
     """Measures stages into a chain and returns the profile."""

@@ -22,10 +22,9 @@ constexpr size_t kMostFaults = 10'000;
 
 std::string place_name(const PipelinePlan& plan, int32_t device, int64_t action) {
   if (device < 0) return "plan: ";
-  const DevicePlan& on = plan.devices[static_cast<size_t>(device)];
+  const DevicePlan& on = plan.devices[device];
   if (action < 0) return on.name + ": ";
-  return fmt::format("{}, action {} ({}): ", on.name, action,
-                     describe(on.order[static_cast<size_t>(action)]));
+  return fmt::format("{}, action {} ({}): ", on.name, action, describe(on.order[action]));
 }
 
 // The program of a device with its frees. Actions of the program belong to actions of the device.
@@ -48,13 +47,12 @@ std::optional<std::pair<size_t, ValueIndex>> first_dead_read(const DeviceProgram
   }
   for (size_t r = 0; r < program.runs.size(); ++r) {
     const Run& run = program.runs[r];
-    const Variant& variant =
-        graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
+    const Variant& variant = graph.ops[run.op].variants[run.variant];
     for (const ValueIndex value : variant.reads) {
-      if (!live[static_cast<size_t>(value)]) return std::pair{r, value};
+      if (!live[value]) return std::pair{r, value};
     }
-    for (const ValueIndex value : variant.consumes) live[static_cast<size_t>(value)] = 0;
-    for (const ValueIndex value : variant.writes) live[static_cast<size_t>(value)] = 1;
+    for (const ValueIndex value : variant.consumes) live[value] = 0;
+    for (const ValueIndex value : variant.writes) live[value] = 1;
   }
   return std::nullopt;
 }
@@ -93,7 +91,7 @@ DeviceTimeline device_timeline(const PipelinePlan& plan, size_t device,
   const Timeline bytes = simulate(actions.program.graph, actions.actions);
   timeline.peak = bytes.peak;
   if (bytes.peak_action >= 0) {
-    timeline.peak_action = actions.device_action[static_cast<size_t>(bytes.peak_action)];
+    timeline.peak_action = actions.device_action[bytes.peak_action];
   }
   timeline.in_flight = in_flight_of(plan, device);
   return timeline;
@@ -163,8 +161,7 @@ class PipelineJudge {
              Bytes over = Bytes(0)) {
     structural_ = true;
     if (violations_.size() >= kMostFaults) return;
-    const std::string id =
-        device < 0 ? std::string() : plan_.devices[static_cast<size_t>(device)].name;
+    const std::string id = device < 0 ? std::string() : plan_.devices[device].name;
     violations_.push_back({kind, action, id, over, place_name(plan_, device, action) + message});
   }
 
@@ -205,9 +202,8 @@ class PipelineJudge {
       const auto& [run, value] = *dead;
       const Graph& graph = programs_[d].graph;
       fault(ViolationKind::kNotLive, device, action_of_run(programs_[d], run),
-            fmt::format("{} reads {}, which is not live",
-                        graph.ops[static_cast<size_t>(programs_[d].runs[run].op)].id,
-                        graph.values[static_cast<size_t>(value)].id));
+            fmt::format("{} reads {}, which is not live", graph.ops[programs_[d].runs[run].op].id,
+                        graph.values[value].id));
       return false;
     }
     actions_.push_back(with_frees_of(std::move(programs_[d])));
@@ -220,8 +216,7 @@ class PipelineJudge {
     plan.time = timeline.time;
     for (const Violation& found : verify(graph, plan, plan.budget)) {
       if (found.kind == ViolationKind::kFalseClaim) continue;
-      const int64_t action =
-          found.action < 0 ? -1 : actions_.back().device_action[static_cast<size_t>(found.action)];
+      const int64_t action = found.action < 0 ? -1 : actions_.back().device_action[found.action];
       fault(found.kind, device, action, found.message, found.over);
     }
     return true;
@@ -292,7 +287,7 @@ std::optional<PipelineTimeline> timeline_of(const Pipeline& pipeline, const Pipe
       const int64_t action = action_of_run(program, dead->first);
       throw InputError(fmt::format("{}reads {}, which is not live",
                                    place_name(plan, static_cast<int32_t>(d), action),
-                                   program.graph.values[static_cast<size_t>(dead->second)].id));
+                                   program.graph.values[dead->second].id));
     }
     programs.push_back(with_frees_of(std::move(program)));
   }

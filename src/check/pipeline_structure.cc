@@ -125,10 +125,10 @@ class StructureReader {
                      .bytes = bytes};
     ends.link = find_link(pipeline_, ends.sender, ends.receiver);
     if (ends.link < 0) {
-      fault(ViolationKind::kUnmatched, kNoDevice, -1,
-            fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"",
-                        from, to, plan_.devices[static_cast<size_t>(ends.sender)].name,
-                        plan_.devices[static_cast<size_t>(ends.receiver)].name));
+      fault(
+          ViolationKind::kUnmatched, kNoDevice, -1,
+          fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"", from,
+                      to, plan_.devices[ends.sender].name, plan_.devices[ends.receiver].name));
     }
     for (size_t m = 0; m < micro_batches(); ++m) {
       ends.micro_batch = static_cast<int32_t>(m);
@@ -139,7 +139,7 @@ class StructureReader {
   }
 
   void read_order(int32_t device) {
-    const std::vector<PipelineAction>& order = plan_.devices[static_cast<size_t>(device)].order;
+    const std::vector<PipelineAction>& order = plan_.devices[device].order;
     last_forward_.assign(plan_.parts.size(), -1);
     last_weights_.assign(plan_.parts.size(), -1);
     last_sums_.assign(plan_.parts.size(), -1);
@@ -158,7 +158,7 @@ class StructureReader {
     if (action.micro_batch < 0 || action.micro_batch >= pipeline_.micro_batches) {
       return wrong(ViolationKind::kUnknownId, "there is no such micro-batch");
     }
-    if (plan_.parts[static_cast<size_t>(action.part)].device != device) {
+    if (plan_.parts[action.part].device != device) {
       return wrong(ViolationKind::kUnknownId, "the part lies on another device");
     }
     if (is_compute(action.kind)) return read_compute(position, action, wrong);
@@ -184,10 +184,10 @@ class StructureReader {
   // split.
   bool sums_in_input_gradient(size_t part, int32_t micro_batch) {
     const PipelinePart& own = plan_.parts[part];
-    const int32_t plan = own.plan_of[static_cast<size_t>(micro_batch)];
+    const int32_t plan = own.plan_of[micro_batch];
     const auto [known, fresh] = sums_.try_emplace({part, plan}, false);
     if (fresh) {
-      const std::vector<PartRun>& runs = own.plans[static_cast<size_t>(plan)].backward;
+      const std::vector<PartRun>& runs = own.plans[plan].backward;
       known->second =
           std::ranges::any_of(runs, [&](const PartRun& run) { return sums_weights(run); });
     }
@@ -197,7 +197,7 @@ class StructureReader {
   template <class Wrong>
   void read_compute(int64_t position, const PipelineAction& action, const Wrong& wrong) {
     const auto q = static_cast<size_t>(action.part);
-    PartActions& actions = structure_.parts[q][static_cast<size_t>(action.micro_batch)];
+    PartActions& actions = structure_.parts[q][action.micro_batch];
     const auto set = [&](int64_t& place) {
       if (place >= 0) {
         wrong(ViolationKind::kRepeatedRun, fmt::format("action {} did that already", place));
@@ -249,7 +249,7 @@ class StructureReader {
       return wrong(ViolationKind::kUnmatched,
                    "there is no other part, or it lies on the same device: no message goes there");
     }
-    MessageEnds& message = structure_.messages[static_cast<size_t>(found)];
+    MessageEnds& message = structure_.messages[found];
     int64_t& place = receives                                   ? message.receive
                      : action.kind == PipelineActionKind::kSend ? message.send
                                                                 : message.wait;
@@ -300,13 +300,13 @@ class StructureReader {
     for (size_t k = 0; k < messages.size(); ++k) {
       const MessageEnds& message = messages[k];
       if (message.link < 0) continue;
-      structure_.link_ends[static_cast<size_t>(message.link)] = k + 1;
+      structure_.link_ends[message.link] = k + 1;
       if (k == 0 || messages[k - 1].link != message.link) continue;
       if (message.receive < 0 || messages[k - 1].receive < message.receive) continue;
       fault(ViolationKind::kUnmatched, message.receiver, message.receive,
             fmt::format("the link from \"{}\" carries another message before this one, for which "
                         "room is made only later",
-                        plan_.devices[static_cast<size_t>(message.sender)].name));
+                        plan_.devices[message.sender].name));
     }
   }
 

@@ -53,14 +53,14 @@ class ClockWalk {
     const auto message = static_cast<int64_t>(k);
     const auto sender = static_cast<size_t>(ends.sender);
     const auto receiver = static_cast<size_t>(ends.receiver);
-    role_[sender][static_cast<size_t>(ends.send)] = message;
-    role_[sender][static_cast<size_t>(ends.wait)] = message;
-    role_[receiver][static_cast<size_t>(ends.receive)] = message;
+    role_[sender][ends.send] = message;
+    role_[sender][ends.wait] = message;
+    role_[receiver][ends.receive] = message;
     // The compute action that reads the message.
     const bool activation = ends.message == MessageKind::kActivation;
     const auto reader = static_cast<size_t>(ends.part + (activation ? 1 : -1));
-    const PartActions& actions = structure_.parts[reader][static_cast<size_t>(ends.micro_batch)];
-    role_[receiver][static_cast<size_t>(activation ? actions.forward : actions.backward)] = message;
+    const PartActions& actions = structure_.parts[reader][ends.micro_batch];
+    role_[receiver][activation ? actions.forward : actions.backward] = message;
   }
 
   // Runs the device as far as it goes.
@@ -138,8 +138,8 @@ class ClockWalk {
     const MessageEnds& ends = structure_.messages[message];
     const std::string what = fmt::format("the {} of part {} for micro-batch {}",
                                          to_string(ends.message), ends.part, ends.micro_batch);
-    const std::string& sender = plan_.devices[static_cast<size_t>(ends.sender)].name;
-    const std::string& receiver = plan_.devices[static_cast<size_t>(ends.receiver)].name;
+    const std::string& sender = plan_.devices[ends.sender].name;
+    const std::string& receiver = plan_.devices[ends.receiver].name;
     if (!sent_[message]) return fmt::format("waits for {}, which {} does not send", what, sender);
     if (!posted_[message]) {
       return fmt::format("waits for {}, for which {} makes no room", what, receiver);

@@ -32,19 +32,18 @@ std::vector<Gradient> gradients_of(const Pipeline& pipeline, const PipelinePlan&
   const DeviceProgram program = lower(pipeline, plan, device);
   // The results of a device's program are its weight gradients.
   std::vector<Nanos> complete(program.graph.values.size(), Nanos(-1));
-  for (const ValueIndex result : program.graph.results) complete[static_cast<size_t>(result)] = {};
+  for (const ValueIndex result : program.graph.results) complete[result] = {};
   size_t next = 0;
   for (size_t a = 0; a < program.ends.size(); ++a) {
     Nanos now = timeline.steps[a].start;
     for (; next < program.ends[a]; ++next) {
       const Run& run = program.runs[next];
-      const Variant& variant =
-          program.graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
+      const Variant& variant = program.graph.ops[run.op].variants[run.variant];
       now += time_on(pipeline.devices[device], variant.time);
       // The first micro-batch writes a gradient, and the others add to it in place.
       for (const auto* touched : {&variant.writes, &variant.reads}) {
         for (const ValueIndex value : *touched) {
-          Nanos& last = complete[static_cast<size_t>(value)];
+          Nanos& last = complete[value];
           // An action may be shorter than its runs one by one, each of which is rounded up.
           if (last >= Nanos(0)) last = std::min(now, timeline.steps[a].end);
         }
@@ -53,8 +52,7 @@ std::vector<Gradient> gradients_of(const Pipeline& pipeline, const PipelinePlan&
   }
   std::vector<Gradient> all;
   for (const ValueIndex result : program.graph.results) {
-    all.push_back({complete[static_cast<size_t>(result)],
-                   program.graph.values[static_cast<size_t>(result)].bytes});
+    all.push_back({complete[result], program.graph.values[result].bytes});
   }
   std::stable_sort(all.begin(), all.end(),
                    [](const Gradient& a, const Gradient& b) { return a.complete < b.complete; });

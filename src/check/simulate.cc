@@ -271,7 +271,7 @@ void bind_memories(const Machine& machine, const std::vector<Action>& actions, s
   bound.after = actions[a].after;
   for (const int64_t earlier : bound.after) {
     if (earlier >= 0 && earlier < static_cast<int64_t>(a) &&
-        actions[static_cast<size_t>(earlier)].kind == ActionKind::kCopy) {
+        actions[earlier].kind == ActionKind::kCopy) {
       continue;
     }
     fail(a, fmt::format("comes after action {}, which is no earlier copy", earlier));
@@ -289,7 +289,8 @@ std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& act
     const Action& action = actions[a];
     const FoundAction found = index.find(action);
     if (found.target < 0) {
-      fail(a, fmt::format("the problem \"{}\" has no {} \"{}\"", graph.name, found.what, action.id));
+      fail(a,
+           fmt::format("the problem \"{}\" has no {} \"{}\"", graph.name, found.what, action.id));
     }
     if (found.variant < 0) {
       fail(a, fmt::format("operation \"{}\" has no variant \"{}\"", action.id, action.variant));

@@ -97,4 +97,6 @@ std::string canonical_sha256(std::string_view json_text) {
   return io::sha256_hex(io::canonical_text({document, 0}));
 }
 
+std::string text_sha256(std::string_view bytes) { return io::sha256_hex(bytes); }
+
 }  // namespace reprise

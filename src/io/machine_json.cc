@@ -84,8 +84,8 @@ void write_machine(Writer& writer, const Machine& machine) {
   writer.close().key("channels").open_array();
   for (const Channel& channel : machine.channels) {
     writer.open_object(Layout::kInline)
-        .field("from", machine.memories[static_cast<size_t>(channel.from)].name)
-        .field("to", machine.memories[static_cast<size_t>(channel.to)].name)
+        .field("from", machine.memories[channel.from].name)
+        .field("to", machine.memories[channel.to].name)
         .field("bytes_per_second", channel.bytes_per_second)
         .field("latency_ns", channel.latency);
     if (channel.shares >= 0) writer.field("shares", int64_t{channel.shares});

@@ -116,8 +116,8 @@ void write_pipeline(Writer& writer, const Pipeline& pipeline) {
   writer.close().key("links").open_array();
   for (const Link& link : pipeline.links) {
     writer.open_object(Layout::kInline)
-        .field("from", pipeline.devices[static_cast<size_t>(link.from)].name)
-        .field("to", pipeline.devices[static_cast<size_t>(link.to)].name)
+        .field("from", pipeline.devices[link.from].name)
+        .field("to", pipeline.devices[link.to].name)
         .field("bytes_per_second", link.bytes_per_second)
         .field("latency_ns", link.latency)
         .close();

@@ -128,7 +128,7 @@ void write_parts(Writer& writer, const PipelinePlan& plan) {
   writer.key("parts").open_array();
   for (const PipelinePart& part : plan.parts) {
     writer.open_object()
-        .field("device", plan.devices[static_cast<size_t>(require_device(plan, part))].name)
+        .field("device", plan.devices[require_device(plan, part)].name)
         .field("first_stage", int64_t{part.first_stage})
         .field("stages", int64_t{part.stages});
     writer.key("plans").open_array();

@@ -357,7 +357,7 @@ void TensorFile::verify() const {
     uint32_t sum = 0;
     for (int64_t done = 0; done < tensor.bytes.count();) {
       const int64_t left = tensor.bytes.count() - done;
-      piece.resize(static_cast<size_t>(std::min<int64_t>(left, io::kReadAtOnce)));
+      piece.resize(std::min<int64_t>(left, io::kReadAtOnce));
       if (open_->read((open_->data + tensor.offset).count() + done, piece) != piece.size()) {
         io::fail_file(open_->path, "is cut short");
       }

@@ -68,8 +68,7 @@ class Validator {
     }
     int64_t sum = 0;
     if (__builtin_add_overflow(total.count(), part.count(), &sum)) {
-      fail(place,
-           "the sum of all sizes or of all times does not fit 64 bits; use smaller numbers");
+      fail(place, "the sum of all sizes or of all times does not fit 64 bits; use smaller numbers");
     }
     total = Quantity<Unit>(sum);
   }
@@ -271,7 +270,7 @@ Graph with_all_on_device(const Graph& graph) {
     value.bytes = Bytes(0);
     value.home.clear();
   }
-  const auto left = [&](ValueIndex value) { return leaves[static_cast<size_t>(value)] != 0; };
+  const auto left = [&](ValueIndex value) { return leaves[value] != 0; };
   for (Op& op : here.ops) {
     for (Variant& variant : op.variants) {
       std::erase_if(variant.consumes, left);

@@ -77,8 +77,7 @@ void validate(const Machine& machine) {
     if (directions.emplace(channel.from, channel.to).second) continue;
     refuse(fmt::format("/channels/{}", c),
            fmt::format("there are two channels from \"{}\" to \"{}\"",
-                       machine.memories[static_cast<size_t>(channel.from)].name,
-                       machine.memories[static_cast<size_t>(channel.to)].name));
+                       machine.memories[channel.from].name, machine.memories[channel.to].name));
   }
 }
 
@@ -100,14 +99,14 @@ int32_t find_channel(const Machine& machine, int32_t from, int32_t to) {
 }
 
 int32_t queue_of(const Machine& machine, int32_t channel) {
-  while (machine.channels[static_cast<size_t>(channel)].shares >= 0) {
-    channel = machine.channels[static_cast<size_t>(channel)].shares;
+  while (machine.channels[channel].shares >= 0) {
+    channel = machine.channels[channel].shares;
   }
   return channel;
 }
 
 bool computes(const Machine& machine, int32_t memory) {
-  return memory == 0 || machine.memories[static_cast<size_t>(memory)].computes;
+  return memory == 0 || machine.memories[memory].computes;
 }
 
 bool has_devices(const Machine& machine) {

@@ -80,7 +80,7 @@ class ProgramBuilder {
     if (action.part < 0 || static_cast<size_t>(action.part) >= plan_.parts.size()) {
       fail_at(fmt::format("the plan has no part {}", action.part));
     }
-    const PipelinePart& part = plan_.parts[static_cast<size_t>(action.part)];
+    const PipelinePart& part = plan_.parts[action.part];
     if (part.device != static_cast<int32_t>(device_)) {
       fail_at(fmt::format("part {} lies on another device", action.part));
     }
@@ -97,7 +97,7 @@ class ProgramBuilder {
       fail_at(
           fmt::format("part {} has no plan for micro-batch {}", action.part, action.micro_batch));
     }
-    return part.plans[static_cast<size_t>(part.plan_of[m])];
+    return part.plans[part.plan_of[m]];
   }
 
   void perform(const PipelineAction& action) {
@@ -128,7 +128,7 @@ class ProgramBuilder {
   }
 
   const StageOption& option_of(const StageRun& run) const {
-    return pipeline_.chain.stages[run.stage].options[static_cast<size_t>(run.variant)];
+    return pipeline_.chain.stages[run.stage].options[run.variant];
   }
   const WeightPart* split_of(const StageRun& run) const {
     if (run.phase != Phase::kBackward) return nullptr;
@@ -187,7 +187,7 @@ class ProgramBuilder {
     if (found == ops_of_chain_.end()) {
       fail_at(fmt::format("the chain has no operation \"{}\"", run.op));
     }
-    const Op& op = chain_graph_.ops[static_cast<size_t>(found->second)];
+    const Op& op = chain_graph_.ops[found->second];
     for (size_t v = 0; v < op.variants.size(); ++v) {
       if (op.variants[v].name != run.variant) continue;
       return {op.phase, index_.stage_of(found->second).value_or(index_.stages),
@@ -229,7 +229,7 @@ class ProgramBuilder {
 
   // Returns an op of the chain's graph for a micro-batch, without what it writes for the weights.
   Op copy_of(int64_t micro_batch, OpIndex op) const {
-    Op copy = chain_graph_.ops[static_cast<size_t>(op)];
+    Op copy = chain_graph_.ops[op];
     copy.id = fmt::format("m{}/{}", micro_batch, copy.id);
     for (Variant& variant : copy.variants) {
       if (copy.phase == Phase::kBackward) {
@@ -286,8 +286,7 @@ class ProgramBuilder {
       if (again) variant.consumes.push_back(input);
     }
     if (reads_input && again) {
-      program_.graph.values[static_cast<size_t>(kept)].bytes +=
-          boundary_bytes(pipeline_.chain, run.stage);
+      program_.graph.values[kept].bytes += boundary_bytes(pipeline_.chain, run.stage);
     } else if (reads_input) {
       read_later_.insert(place(micro_batch, run.stage));
     }
@@ -358,8 +357,7 @@ class ProgramBuilder {
     if (made < 0) {
       made = static_cast<OpIndex>(program_.graph.ops.size());
       const ValueIndex value = values_->position(micro_batch, of_chain);
-      Op op{.id = fmt::format("{} {}", to_string(action.kind),
-                              program_.graph.values[static_cast<size_t>(value)].id),
+      Op op{.id = fmt::format("{} {}", to_string(action.kind), program_.graph.values[value].id),
             .once = true,
             .variants = {Variant{}}};
       (receives ? op.variants.front().writes : op.variants.front().reads) = {value};
@@ -417,9 +415,7 @@ std::vector<Nanos> action_times(const Pipeline& pipeline, const DeviceProgram& p
     Nanos time;
     for (; run < end; ++run) {
       const Run& one = program.runs[run];
-      time += program.graph.ops[static_cast<size_t>(one.op)]
-                  .variants[static_cast<size_t>(one.variant)]
-                  .time;
+      time += program.graph.ops[one.op].variants[one.variant].time;
     }
     times.push_back(time_on(pipeline.devices[device], time));
   }

@@ -37,7 +37,7 @@ void DeviceValues::add_weight_gradients(const Pipeline& pipeline, Graph& graph) 
 
 void DeviceValues::lay_out_block(const Pipeline& pipeline) {
   const auto take = [&](ValueIndex value) {
-    own_[static_cast<size_t>(value)] = static_cast<ValueIndex>(taken_.size());
+    own_[value] = static_cast<ValueIndex>(taken_.size());
     taken_.push_back(value);
   };
   for (size_t k = 0; k <= index_.stages; ++k) {
@@ -63,7 +63,7 @@ void DeviceValues::add_blocks(const Pipeline& pipeline, const Graph& chain_graph
   graph.values.reserve(first_value_ + block_ * static_cast<size_t>(pipeline.micro_batches));
   for (int64_t m = 0; m < pipeline.micro_batches; ++m) {
     for (const ValueIndex value : taken_) {
-      const Value& original = chain_graph.values[static_cast<size_t>(value)];
+      const Value& original = chain_graph.values[value];
       graph.values.push_back(
           {fmt::format("m{}/{}", m, original.id), original.bytes, original.kind});
     }

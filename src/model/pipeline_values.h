@@ -26,7 +26,7 @@ class DeviceValues {
 
   // Returns the position of a value of the chain's graph for a micro-batch.
   ValueIndex position(int64_t micro_batch, ValueIndex of_chain) const {
-    return in_block(micro_batch, own_[static_cast<size_t>(of_chain)]);
+    return in_block(micro_batch, own_[of_chain]);
   }
   // Returns the position of what the weight part of a stage keeps for a micro-batch.
   ValueIndex kept(int64_t micro_batch, size_t stage) const {

@@ -26,7 +26,7 @@ void validate(const RunLog& log, const Plan& plan) {
     if (entry.action >= static_cast<int64_t>(plan.actions.size())) {
       fail(e, "/action", "it has no " + position);
     }
-    const Action& action = plan.actions[static_cast<size_t>(entry.action)];
+    const Action& action = plan.actions[entry.action];
     if (action.kind != ActionKind::kRun) {
       fail(e, "/action", position + " of the plan is a " + to_string(action.kind));
     }

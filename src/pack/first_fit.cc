@@ -36,7 +36,7 @@ void PlacedItems::clear() {
 const PlacedItems::List& PlacedItems::list_for(const Item& item) const {
   const int32_t window = item.first / stride_;
   if (windows_.empty() || item.last >= (window + 2) * stride_) return all_;
-  return windows_[static_cast<size_t>(window)];
+  return windows_[window];
 }
 
 void PlacedItems::add(const Item& item, int64_t offset) {
@@ -49,7 +49,7 @@ void PlacedItems::add(const Item& item, int64_t offset) {
   insert(all_);
   if (windows_.empty()) return;
   for (int32_t w = std::max(0, item.first / stride_ - 1); w <= item.last / stride_; ++w) {
-    insert(windows_[static_cast<size_t>(w)]);
+    insert(windows_[w]);
   }
 }
 

@@ -257,7 +257,7 @@ std::vector<PackingViolation> verify_pages(std::span<const Block> blocks, const 
   packing.live_bytes = packing.lower_bound = live_bytes(parts, options.alignment);
   for (PackingViolation& wrong : verify_packing(parts, packing, options.alignment)) {
     const auto owner = [&](int64_t part) {
-      return part < 0 ? part : static_cast<int64_t>(owners[static_cast<size_t>(part)]);
+      return part < 0 ? part : static_cast<int64_t>(owners[part]);
     };
     const int64_t block = owner(wrong.block), other = owner(wrong.other);
     violations.push_back(

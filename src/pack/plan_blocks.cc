@@ -25,8 +25,7 @@ class Writer {
         case ActionKind::kRun:
           if (action.at != 0) break;
           op_ = action.target;
-          execute(
-              graph_.ops[static_cast<size_t>(op_)].variants[static_cast<size_t>(action.variant)]);
+          execute(graph_.ops[op_].variants[action.variant]);
           break;
         case ActionKind::kFree:
           if (action.at == 0) end(action.target);
@@ -48,14 +47,14 @@ class Writer {
   std::vector<BlockOwner> take_owners() { return std::move(owners_); }
 
  private:
-  int64_t& at(ValueIndex value) { return block_of_[static_cast<size_t>(value)]; }
+  int64_t& at(ValueIndex value) { return block_of_[value]; }
   void begin(ValueIndex value) {
     at(value) = static_cast<int64_t>(blocks_.size());
-    blocks_.push_back({graph_.values[static_cast<size_t>(value)].bytes, clock_, -1});
+    blocks_.push_back({graph_.values[value].bytes, clock_, -1});
     owners_.push_back({value, op_, false});
   }
   void end(ValueIndex value) {
-    blocks_[static_cast<size_t>(at(value))].end = clock_;
+    blocks_[at(value)].end = clock_;
     at(value) = kNone;
   }
 
@@ -65,7 +64,7 @@ class Writer {
       if (at(written) == kNone) {
         at(written) = at(read);
       } else {  // a duplicate, in the memory of a value that was read
-        blocks_[static_cast<size_t>(at(read))].end = clock_ + 1;
+        blocks_[at(read)].end = clock_ + 1;
       }
       at(read) = kNone;
     }
@@ -76,7 +75,7 @@ class Writer {
       if (at(value) == kNone) {
         begin(value);
       } else {  // a duplicate
-        while_it_runs(graph_.values[static_cast<size_t>(value)].bytes, value);
+        while_it_runs(graph_.values[value].bytes, value);
       }
     }
     while_it_runs(variant.workspace, -1);

@@ -23,20 +23,18 @@ struct Placed {
 // Ticks of plan_blocks() are half actions.
 double at_tick(const Walk& walk, int64_t tick) {
   const auto last = static_cast<int64_t>(walk.clock.size()) - 1;
-  return walk.clock[static_cast<size_t>(std::min((tick + 1) / 2, last))];
+  return walk.clock[std::min((tick + 1) / 2, last)];
 }
 
 Holding holding_in(const Graph& graph, const BlockOwner& owner) {
   if (owner.value < 0) return Holding::kWorkspace;
-  return holding_of(graph.values[static_cast<size_t>(owner.value)].kind);
+  return holding_of(graph.values[owner.value].kind);
 }
 
 std::string tip(const Graph& graph, const BlockOwner& owner, const Block& block, Bytes offset,
                 const std::vector<std::string>& names) {
-  std::string text = owner.value < 0
-                         ? "workspace"
-                         : shortened(graph.values[static_cast<size_t>(owner.value)].id, 80);
-  if (owner.op >= 0) text += " of " + names[static_cast<size_t>(owner.op)];
+  std::string text = owner.value < 0 ? "workspace" : shortened(graph.values[owner.value].id, 80);
+  if (owner.op >= 0) text += " of " + names[owner.op];
   if (owner.temporary && owner.value >= 0) text += " (second copy)";
   return fmt::format("{}: {} at {}", text, format_bytes(block.bytes), format_bytes(offset));
 }

@@ -38,13 +38,12 @@ std::vector<Lane> lanes_of_devices(const Facts& facts) {
     if (!computes(machine, static_cast<int32_t>(m))) continue;
     Lane lane{machine.memories[m].name, "forward", {}};
     for (const RunSpan& run : facts.plan.elsewhere) {
-      const TimelineStep& step = facts.plan.timeline.steps[static_cast<size_t>(run.action)];
+      const TimelineStep& step = facts.plan.timeline.steps[run.action];
       if (step.device != static_cast<int32_t>(m)) continue;
       lane.spans.push_back(
           {run.start, run.end,
-           fmt::format("{} ({}), {} at {}", facts.names[static_cast<size_t>(run.op)],
-                       to_string(run.purpose), format_duration(step.time),
-                       format_duration(step.start))});
+           fmt::format("{} ({}), {} at {}", facts.names[run.op], to_string(run.purpose),
+                       format_duration(step.time), format_duration(step.start))});
     }
     lanes.push_back(std::move(lane));
   }
@@ -60,7 +59,7 @@ std::vector<Lane> lanes_of(const Facts& facts) {
     lanes.push_back({channel_name(machine, c), "copy", {}});
   }
   for (const Transfer& transfer : timeline.transfers) {
-    const Value& value = facts.graph.values[static_cast<size_t>(transfer.value)];
+    const Value& value = facts.graph.values[transfer.value];
     lanes[first + static_cast<size_t>(transfer.channel)].spans.push_back(
         {nanos_of(transfer.start), nanos_of(transfer.end),
          fmt::format("{} ({}), {} at {}", value.id, format_bytes(value.bytes),
@@ -191,8 +190,7 @@ std::string page_moved(const Facts& facts) {
 
 std::string channel_name(const Machine& machine, size_t channel) {
   const Channel& found = machine.channels[channel];
-  return machine.memories[static_cast<size_t>(found.from)].name + " -> " +
-         machine.memories[static_cast<size_t>(found.to)].name;
+  return machine.memories[found.from].name + " -> " + machine.memories[found.to].name;
 }
 
 std::string channels_section(const Facts& facts) {

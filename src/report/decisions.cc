@@ -20,10 +20,9 @@ OpIndex find_turn(const Graph& graph) {
   for (size_t o = 0; o < graph.ops.size(); ++o) {
     for (const Variant& variant : graph.ops[o].variants) {
       if (graph.ops[o].phase == Phase::kForward) {
-        for (const ValueIndex value : variant.writes) from_forward[static_cast<size_t>(value)] = 1;
-      } else if (std::any_of(variant.reads.begin(), variant.reads.end(), [&](ValueIndex value) {
-                   return from_forward[static_cast<size_t>(value)] != 0;
-                 })) {
+        for (const ValueIndex value : variant.writes) from_forward[value] = 1;
+      } else if (std::any_of(variant.reads.begin(), variant.reads.end(),
+                             [&](ValueIndex value) { return from_forward[value] != 0; })) {
         return static_cast<OpIndex>(o);
       }
     }
@@ -52,8 +51,8 @@ std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action
     const BoundAction& action = bound[a];
     switch (action.kind) {
       case ActionKind::kRun: {
-        const Op& op = graph.ops[static_cast<size_t>(action.target)];
-        const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+        const Op& op = graph.ops[action.target];
+        const Variant& variant = op.variants[action.variant];
         for (const ValueIndex v : variant.consumes) writer.erase({v, action.at});
         for (const auto& [written, v] : variant.reuses) writer.erase({v, action.at});
         for (const ValueIndex v : variant.writes) writer[{v, action.at}] = action.target;
@@ -69,7 +68,7 @@ std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action
   }
   std::vector<Bytes> held(graph.ops.size());
   for (const auto& [place, op] : writer) {
-    held[static_cast<size_t>(op)] += graph.values[static_cast<size_t>(place.first)].bytes;
+    held[op] += graph.values[place.first].bytes;
   }
   return held;
 }
@@ -132,7 +131,7 @@ std::vector<OpIndex> own_backwards(const Problem& problem, const Graph& graph) {
   if (problem.chain() == nullptr) return result;
   const ChainIndex index = {problem.chain()->stages.size()};
   for (size_t s = 0; s < index.stages; ++s) {
-    result[static_cast<size_t>(index.forward(s))] = index.backward(s);
+    result[index.forward(s)] = index.backward(s);
   }
   return result;
 }
@@ -144,15 +143,15 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
   const std::vector<Bytes> in_plain = held_at_the_turn(graph, plain, plain_walk, machine);
   const std::vector<Bytes> in_plan = held_at_the_turn(graph, plan, plan_walk, machine);
   const auto variant_of = [&](const RunSpan& moment) -> const Variant& {
-    return graph.ops[static_cast<size_t>(moment.op)].variants[static_cast<size_t>(moment.variant)];
+    return graph.ops[moment.op].variants[moment.variant];
   };
   std::vector<Nanos> more(graph.ops.size());  // time beyond plain training's
   std::vector<Decision> all(graph.ops.size());
   std::vector<char> is_plain(graph.ops.size(), 0);  // run by plain training, too
   for (const RunSpan& moment : plain_walk.spans) {
-    is_plain[static_cast<size_t>(moment.op)] = 1;
-    all[static_cast<size_t>(moment.op)].once = variant_of(moment).time;
-    more[static_cast<size_t>(moment.op)] -= variant_of(moment).time;
+    is_plain[moment.op] = 1;
+    all[moment.op].once = variant_of(moment).time;
+    more[moment.op] -= variant_of(moment).time;
   }
   const auto count = [&](const RunSpan& moment) {
     const auto op = static_cast<size_t>(moment.op);
@@ -169,7 +168,7 @@ std::vector<Decision> decisions(const Graph& graph, const std::vector<OpIndex>& 
     Decision& decision = all[o];
     decision.op = static_cast<OpIndex>(o);
     decision.extra = more[o];
-    if (backwards[o] >= 0) decision.extra += more[static_cast<size_t>(backwards[o])];
+    if (backwards[o] >= 0) decision.extra += more[backwards[o]];
     decision.plain_held = in_plain[o];
     decision.plan_held = in_plan[o];
     decision.verdict = verdict_on(decision);

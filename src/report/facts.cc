@@ -32,7 +32,7 @@ std::vector<std::string> op_names(const Problem& problem, const Graph& graph) {
   const ChainIndex index = {chain->stages.size()};
   for (size_t s = 0; s < chain->stages.size(); ++s) {
     for (const OpIndex op : {index.forward(s), index.backward(s)}) {
-      std::string& name = names[static_cast<size_t>(op)];
+      std::string& name = names[op];
       name = shortened(chain->stages[s].name, kLongest) + " (" + name + ")";
     }
   }

@@ -109,8 +109,7 @@ std::string runs_table(const Facts& facts, const RunLog& log) {
     const RunLogEntry& entry = log.actions[r];
     while (facts.plan.spans[moment].action != entry.action) ++moment;
     const RunSpan& at = facts.plan.spans[moment];
-    table.row({escaped(shortened(facts.names[static_cast<size_t>(at.op)], 90)) + ", " +
-                   to_string(at.purpose),
+    table.row({escaped(shortened(facts.names[at.op], 90)) + ", " + to_string(at.purpose),
                std::to_string(entry.action), format_bytes(entry.planned_bytes),
                format_bytes(entry.measured_bytes),
                signed_bytes(entry.measured_bytes.count() - entry.planned_bytes.count()),

@@ -242,7 +242,7 @@ std::string hover_data(const Facts& facts) {
     for (const RunSpan& moment : thinned(*walk, kMostColumns)) {
       const char* comma = ends.empty() ? "" : ",";
       ends += fmt::format("{}{:.0f}", comma, moment.end);
-      const std::string& name = facts.names[static_cast<size_t>(moment.op)];
+      const std::string& name = facts.names[moment.op];
       names += comma + script_string(shortened(name, 80) + " (" + to_string(moment.purpose) + ")");
       held += fmt::format("{}[", comma);
       for (size_t h = 0; h < kHoldings; ++h) {

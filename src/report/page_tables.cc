@@ -94,10 +94,9 @@ std::string decision_table(const Facts& facts, const std::vector<Decision>& all,
   for (const Decision& decision : all) sum.add(decision);
   for (const size_t r : rows) {
     const Decision& decision = all[r];
-    table.row({escaped(shortened(facts.names[static_cast<size_t>(decision.op)], 90)),
-               verdict_cell(decision), format_bytes(decision.plain_held),
-               format_bytes(decision.plan_held), format_duration(decision.once),
-               signed_duration(decision.extra), decision.why});
+    table.row({escaped(shortened(facts.names[decision.op], 90)), verdict_cell(decision),
+               format_bytes(decision.plain_held), format_bytes(decision.plan_held),
+               format_duration(decision.once), signed_duration(decision.extra), decision.why});
   }
   table.total({rows.size() < all.size() ? "all, with those not shown" : "sum", "",
                format_bytes(sum.plain_held), format_bytes(sum.plan_held), "",
@@ -109,7 +108,7 @@ std::string decision_table(const Facts& facts, const std::vector<Decision>& all,
 std::string kinds_table(const Facts& facts, const std::vector<Decision>& all) {
   std::map<std::string, Sum> kinds;
   for (const Decision& decision : all) {
-    kinds[without_numbers(facts.graph.ops[static_cast<size_t>(decision.op)].id)].add(decision);
+    kinds[without_numbers(facts.graph.ops[decision.op].id)].add(decision);
   }
   const bool tell_more = kinds.size() > 1 && kinds.size() * 2 <= all.size();
   if (facts.input.problem.chain() != nullptr || all.size() < 40 || !tell_more) return {};

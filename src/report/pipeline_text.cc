@@ -90,7 +90,7 @@ std::string parts_table(const Pipeline& pipeline, const PipelinePlan& plan,
     const auto first = static_cast<size_t>(part.first_stage);
     const size_t last = first + static_cast<size_t>(part.stages) - 1;
     size_t again = 0;
-    for (const int32_t p : part.plan_of) again += runs_again(part.plans[static_cast<size_t>(p)]);
+    for (const int32_t p : part.plan_of) again += runs_again(part.plans[p]);
     const double of_each = static_cast<double>(again) / static_cast<double>(part.plan_of.size());
     table.row({std::to_string(q), printable(plan.devices[device].name),
                fmt::format("{}..{} {}", first, last, printable(pipeline.chain.stages[first].name)),
@@ -107,7 +107,7 @@ std::string parts_table(const Pipeline& pipeline, const PipelinePlan& plan,
 
 double bubble(const PipelinePlan& plan, const PipelineTimeline& timeline) {
   std::vector<char> used(plan.devices.size(), 0);
-  for (const PipelinePart& part : plan.parts) used[static_cast<size_t>(part.device)] = 1;
+  for (const PipelinePart& part : plan.parts) used[part.device] = 1;
   double busy = 0, whole = 0;
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     if (!used[d]) continue;

@@ -30,8 +30,7 @@ class PipelineTrace {
     for (size_t l = 0; l < pipeline_.links.size(); ++l) {
       const Link& link = pipeline_.links[l];
       name_track(kLinks, l,
-                 pipeline_.devices[static_cast<size_t>(link.from)].name + " to " +
-                     pipeline_.devices[static_cast<size_t>(link.to)].name);
+                 pipeline_.devices[link.from].name + " to " + pipeline_.devices[link.to].name);
     }
     for (const MessageTransfer& message : timeline_.messages) {
       slice(kLinks, static_cast<size_t>(message.link), message.start, message.end,

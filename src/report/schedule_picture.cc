@@ -24,7 +24,7 @@ constexpr double kGap = 30;
 std::string tip(const RunSpan& moment, const std::string& name, const Walk& walk) {
   std::string text = fmt::format("{} ({})", name, to_string(moment.purpose));
   if (walk.timed) {
-    const TimelineStep& step = walk.timeline.steps[static_cast<size_t>(moment.action)];
+    const TimelineStep& step = walk.timeline.steps[moment.action];
     text += fmt::format(", {} at {}", format_duration(step.time), format_duration(step.start));
   }
   return text + ", " + format_bytes(moment.total());
@@ -42,7 +42,7 @@ std::string single_runs(const StepChart& chart, const Walk& walk,
         coordinate(from),
         coordinate(static_cast<double>(lane_of(moment.purpose)) * kLaneHeight + kGap),
         coordinate(width), coordinate(kLaneHeight - 2 * kGap), to_string(moment.purpose),
-        escaped(tip(moment, names[static_cast<size_t>(moment.op)], walk)));
+        escaped(tip(moment, names[moment.op], walk)));
   }
   return svg;
 }
@@ -86,12 +86,11 @@ std::array<std::string, kPurposes> trails(const StepChart& chart, const Walk& wa
   for (auto& cells : drawn) cells.assign(kMostColumns * kRows, 0);
   std::array<std::string, kPurposes> paths;
   for (const RunSpan& moment : walk.spans) {
-    const double level = depth[static_cast<size_t>(moment.op)] / deepest;
+    const double level = depth[moment.op] / deepest;
     const double from = chart.x_units(moment.start);
     if (!single) {
       const auto column = static_cast<size_t>(from / StepChart::kWide * (kMostColumns - 1));
-      char& cell = drawn[static_cast<size_t>(moment.purpose)]
-                        [column * kRows + static_cast<size_t>(level * (kRows - 1))];
+      char& cell = drawn[static_cast<size_t>(moment.purpose)][column * kRows + static_cast<size_t>(level * (kRows - 1))];
       if (cell) continue;
       cell = 1;
     }
@@ -129,14 +128,14 @@ std::vector<double> op_depths(const Graph& graph) {
       if (op.phase == Phase::kLoss) continue;  // its outputs are gradients
       for (const Variant& variant : op.variants) {
         for (const ValueIndex value : variant.writes) {
-          made_at[static_cast<size_t>(value)] = depth[o];
+          made_at[value] = depth[o];
         }
       }
       continue;
     }
     double deepest = -1;
     for (const ValueIndex value : op.variants.front().reads) {
-      deepest = std::max(deepest, made_at[static_cast<size_t>(value)]);
+      deepest = std::max(deepest, made_at[value]);
     }
     // An op that reads only gradients stands beside the op before it.
     last = depth[o] = deepest < 0 ? last : deepest;
@@ -153,7 +152,7 @@ std::string path_picture(const Walk& walk, const std::vector<double>& depth, Tim
       time, kHeight);
   double deepest = 1;
   for (const RunSpan& moment : walk.spans) {
-    deepest = std::max(deepest, depth[static_cast<size_t>(moment.op)]);
+    deepest = std::max(deepest, depth[moment.op]);
   }
   const std::array<std::string, kPurposes> paths = trails(chart, walk, depth, deepest);
   // Recomputing is drawn on top, because there may be little of it.

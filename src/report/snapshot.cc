@@ -91,7 +91,7 @@ class Snapshot {
   Piece piece(size_t b, int64_t base) const {
     const BlockOwner& owner = owners_[b];
     const Block& block = blocks_[b];
-    const std::string op = owner.op < 0 ? "" : facts_.names[static_cast<size_t>(owner.op)];
+    const std::string op = owner.op < 0 ? "" : facts_.names[owner.op];
     Piece result = {base + packing_.offsets[b].count(),
                     block.bytes.count(),
                     "",
@@ -103,7 +103,7 @@ class Snapshot {
       result.name = "workspace of " + op;
       return result;
     }
-    const Value& value = facts_.graph.values[static_cast<size_t>(owner.value)];
+    const Value& value = facts_.graph.values[owner.value];
     result.category = to_string(value.kind);
     const std::string id = report::shortened(value.id, 120);
     result.name = op.empty() ? id + ", an input" : id + ", written by " + op;

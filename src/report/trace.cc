@@ -72,13 +72,12 @@ class Trace {
 
   void run(int process, int track, const RunSpan& moment, int64_t start, int64_t time,
            const std::string& more) {
-    const Op& op = facts_.graph.ops[static_cast<size_t>(moment.op)];
+    const Op& op = facts_.graph.ops[moment.op];
     event(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}",)"
                       R"("args":{{"action":{},"variant":{}{}}})",
                       process, track, micros(start), micros(time),
-                      script_string(facts_.names[static_cast<size_t>(moment.op)]),
-                      to_string(moment.purpose), moment.action,
-                      script_string(op.variants[static_cast<size_t>(moment.variant)].name), more));
+                      script_string(facts_.names[moment.op]), to_string(moment.purpose),
+                      moment.action, script_string(op.variants[moment.variant].name), more));
   }
 
   // Gives each device beside the first one a track with its runs. The tracks stand behind those of
@@ -90,14 +89,14 @@ class Trace {
       track(kPlanned, track_of_device(static_cast<int32_t>(m)), machine.memories[m].name);
     }
     for (const RunSpan& moment : facts_.plan.elsewhere) {
-      const TimelineStep& step = facts_.plan.timeline.steps[static_cast<size_t>(moment.action)];
+      const TimelineStep& step = facts_.plan.timeline.steps[moment.action];
       run(kPlanned, track_of_device(step.device), moment, step.start.count(), step.time.count(),
           {});
     }
   }
 
   void planned(const RunSpan& moment) {
-    const TimelineStep& step = facts_.plan.timeline.steps[static_cast<size_t>(moment.action)];
+    const TimelineStep& step = facts_.plan.timeline.steps[moment.action];
     const int64_t start = step.start.count();
     slice(kPlanned, moment, start, step.time.count(), moment.total());
     std::string kinds;
@@ -129,7 +128,7 @@ class Trace {
       track(kPlanned, track_of(c), channel_name(machine, c));
     }
     for (const Transfer& transfer : facts_.plan.timeline.transfers) {
-      const Value& value = facts_.graph.values[static_cast<size_t>(transfer.value)];
+      const Value& value = facts_.graph.values[transfer.value];
       event(fmt::format(
           R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"copy",)"
           R"("args":{{"action":{},"bytes":{},"queued_ns":{}}})",

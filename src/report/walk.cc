@@ -46,12 +46,12 @@ class Walker {
 
  private:
   RunSpan begin_span(const BoundAction& action, size_t index) {
-    const Op& op = graph_.ops[static_cast<size_t>(action.target)];
+    const Op& op = graph_.ops[action.target];
     RunSpan moment;
     moment.action = static_cast<int64_t>(index);
     moment.op = action.target;
     moment.variant = action.variant;
-    moment.purpose = purpose(op, runs_[static_cast<size_t>(action.target)]++ > 0);
+    moment.purpose = purpose(op, runs_[action.target]++ > 0);
     return moment;
   }
 
@@ -64,8 +64,8 @@ class Walker {
   }
 
   void run(const BoundAction& action, size_t index) {
-    const Op& op = graph_.ops[static_cast<size_t>(action.target)];
-    const Variant& variant = op.variants[static_cast<size_t>(action.variant)];
+    const Op& op = graph_.ops[action.target];
+    const Variant& variant = op.variants[action.variant];
     RunSpan moment = begin_span(action, index);
     moment.start = now_;
     now_ += walk_.timed ? static_cast<double>(variant.time.count()) : 1.0;
@@ -91,8 +91,8 @@ class Walker {
     for (const auto& [written, read] : variant.reuses) end(read);
     std::array<Bytes, kHoldings> extra = {};
     for (const ValueIndex value : variant.writes) {
-      const Value& written = graph_.values[static_cast<size_t>(value)];
-      if (live_[static_cast<size_t>(value)]) {
+      const Value& written = graph_.values[value];
+      if (live_[value]) {
         extra[position(holding_of(written.kind))] += written.bytes;
       } else {
         begin(value);
@@ -103,16 +103,14 @@ class Walker {
     return extra;
   }
 
-  Bytes& level(ValueIndex value) {
-    return held_[position(holding_of(graph_.values[static_cast<size_t>(value)].kind))];
-  }
+  Bytes& level(ValueIndex value) { return held_[position(holding_of(graph_.values[value].kind))]; }
   void begin(ValueIndex value) {
-    live_[static_cast<size_t>(value)] = 1;
-    level(value) += graph_.values[static_cast<size_t>(value)].bytes;
+    live_[value] = 1;
+    level(value) += graph_.values[value].bytes;
   }
   void end(ValueIndex value) {
-    live_[static_cast<size_t>(value)] = 0;
-    level(value) -= graph_.values[static_cast<size_t>(value)].bytes;
+    live_[value] = 0;
+    level(value) -= graph_.values[value].bytes;
   }
 
   const Graph& graph_;

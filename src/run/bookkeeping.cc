@@ -27,17 +27,10 @@ BookkeepingBackend::BookkeepingBackend(const Graph& graph, const Machine* machin
   peaks_ = levels_;
 }
 
-void BookkeepingBackend::run(const RunAction& step) { execute(step); }
-
-void BookkeepingBackend::run_elsewhere(const RunAction& step) {
-  if (machine_ == nullptr) return Backend::run_elsewhere(step);
-  execute(step);
-}
-
 // Allocates and frees in the order of a real backend. First it frees the values that the op gives
 // back. Then it allocates the workspace and the outputs. At last it frees the workspace and second
 // copies.
-void BookkeepingBackend::execute(const RunAction& step) {
+void BookkeepingBackend::run(const RunAction& step) {
   const Op& op = graph_.ops.at(step.op);
   const Variant& variant = op.variants.at(step.variant);
   for (const ValueIndex value : variant.reads) {
@@ -62,9 +55,6 @@ void BookkeepingBackend::execute(const RunAction& step) {
   clocks_[step.memory] += variant.time;
   ++runs_[step.op];
 }
-
-void BookkeepingBackend::free(ValueIndex value) { drop(value, 0); }
-void BookkeepingBackend::free_elsewhere(ValueIndex value, int32_t memory) { drop(value, memory); }
 
 void BookkeepingBackend::copy(const CopyAction& copy) {
   if (machine_ == nullptr) return Backend::copy(copy);

@@ -18,8 +18,6 @@ namespace {
 
 void Backend::copy(const CopyAction& /*copy*/) { refuse(); }
 void Backend::wait(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
-void Backend::free_elsewhere(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
-void Backend::run_elsewhere(const RunAction& /*step*/) { refuse(); }
 
 Program::Program(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
   const std::vector<BoundAction> bound = bind(graph, actions, machine);
@@ -73,18 +71,11 @@ void execute(const Program& program, size_t begin, size_t end, Backend& backend)
   for (size_t e = begin; e < end; ++e) {
     switch (entries[e].kind) {
       case ActionKind::kRun:
-        if (entries[e].run.memory == 0) {
-          backend.run(entries[e].run);
-        } else {
-          backend.run_elsewhere(entries[e].run);
-        }
+        if (!backend.has(entries[e].run.memory)) refuse();
+        backend.run(entries[e].run);
         break;
       case ActionKind::kFree:
-        if (entries[e].memory == 0) {
-          backend.free(entries[e].value);
-        } else {
-          backend.free_elsewhere(entries[e].value, entries[e].memory);
-        }
+        backend.free(entries[e].value, entries[e].memory);
         break;
       case ActionKind::kCopy:
         backend.copy(entries[e].copy);

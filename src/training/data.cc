@@ -92,7 +92,7 @@ class ImageDataset : public Dataset {
  protected:
   void write_sample(int64_t sample, int64_t position, Batch& batch) const override {
     const uint8_t* image = images_.pixels.data() + sample * images_.rows * images_.columns;
-    const int64_t label = images_.labels[static_cast<size_t>(sample)];
+    const int64_t label = images_.labels[sample];
     float* out = sample_data<float>(batch.input, position, input_shape());
     int64_t* target = sample_data<int64_t>(batch.target, position, target_shape());
     if (!segmentation_) *target = label;
@@ -343,7 +343,7 @@ BatchStream::BatchStream(std::shared_ptr<const Dataset> dataset, uint64_t seed, 
         "smaller batch",
         dataset_->size(), ranks, dataset_->batch_size()));
   }
-  order_.resize(static_cast<size_t>(dataset_->size()));
+  order_.resize(dataset_->size());
 }
 
 void BatchStream::seek(int64_t position) {

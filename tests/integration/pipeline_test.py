@@ -71,6 +71,8 @@ class PipelineTest(ProgramTest):
                 ([chain], "--devices and --micro-batches"),
                 ([chain, "--devices", "2", "--micro-batches", "2", "--link", "fast"], "bandwidth"),
                 ([self.PROBLEM, "--devices", "2"], "says them itself"),
+                ([self.PROBLEM, "--link", "1GB/s"], "says them itself"),
+                ([self.PROBLEM, "--planner", "1f1b", "--parts-per-device", "2"], "interleaved"),
                 ([self.PROBLEM, "--cuts", "a"], "list of cuts"),
                 ([self.PROBLEM, "--cuts", "99"], "cuts ascend"),
                 ([self.PROBLEM, "--planner", "chain"], "does not plan pipelines"),

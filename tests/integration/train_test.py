@@ -411,6 +411,7 @@ class TrainTest(ProgramTest):
                 (["--model", "mlp", "--steps", "0"], "--steps is a number from 1 on, not 0"),
                 (["--model", "gpt", "--dropout", "-0.5"], "--dropout is a number from 0 on"),
                 (["--model", "mlp", "--momentum", "inf"], "a number from 0 on, not inf"),
+                (["--model", "mlp", "--optimizer", "adam", "--momentum", "0.9"], "for --optimizer sgd"),
                 (["--model", "mlp", "--mode", "graph", "--planner", "chain"], "chain"),
                 (["--model", "mlp", "--planner", "magic"], "periodic"),
                 (["--model", "mlp", "--save", "/no/such/folder/plan.json"], "/no/such/folder"),

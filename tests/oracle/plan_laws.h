@@ -48,8 +48,7 @@ inline void expect_accounts_agree(const Graph& graph, const Machine& machine, co
   execute(Program(graph, actions, machine), backend);
   ASSERT_EQ(backend.time(), timeline.time);
   for (size_t m = 0; m < machine.memories.size(); ++m) {
-    ASSERT_EQ(m == 0 ? backend.peak() : backend.peak_elsewhere(static_cast<int32_t>(m)),
-              m == 0 ? timeline.peak : timeline.peaks[m]);
+    ASSERT_EQ(backend.peak(static_cast<int32_t>(m)), m == 0 ? timeline.peak : timeline.peaks[m]);
     ASSERT_LE(events.peaks[m], timeline.peaks[m].count());
   }
   ASSERT_EQ(live_bytes(plan_blocks(graph, actions, machine), Bytes(1)) + graph.fixed,
@@ -91,8 +90,8 @@ struct Judged {
 // machine within the bytes, and simulate() gives it the same time. A plan that could need more bytes
 // with other durations is never accepted.
 inline void expect_damaged_is_refused_or_holds(const Graph& graph, const Machine& machine,
-                                               std::vector<Action> actions,
-                                               std::mt19937_64& random, Judged& judged) {
+                                               std::vector<Action> actions, std::mt19937_64& random,
+                                               Judged& judged) {
   const size_t from = random() % actions.size();
   const Action moved = actions[from];
   actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(from));

@@ -68,7 +68,7 @@ TEST(Homes, EveryAccountOfAPlanAgrees) {
         ASSERT_EQ(backend.time(), timeline.time);
         ASSERT_EQ(backend.peak(), timeline.peak);
         for (size_t m = 1; m < machine.memories.size(); ++m) {
-          ASSERT_EQ(backend.peak_elsewhere(static_cast<int32_t>(m)), timeline.peaks[m]);
+          ASSERT_EQ(backend.peak(static_cast<int32_t>(m)), timeline.peaks[m]);
           ASSERT_LE(events.peaks[m], timeline.peaks[m].count());
         }
         ASSERT_EQ(live_bytes(plan_blocks(graph, plan.actions, machine), Bytes(1)) + graph.fixed,

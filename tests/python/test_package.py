@@ -50,7 +50,7 @@ def test_stubs_have_what_the_extensions_have(tmp_path: pathlib.Path) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text(
         "reprise._runtime.CapturedStep\nreprise._runtime.Online\nreprise._runtime.Remat\n"
-        "reprise._runtime.PipelinePart\n"
+        "reprise._runtime.PipelinePart\nreprise._runtime.PipelinedStep\n"
         "reprise._runtime.RematJoin\n"
         "reprise._runtime.Encoded\nreprise._runtime.Encoded.__init__\nreprise._runtime.Reversible\nreprise._runtime.TensorFile\n"
         "reprise._runtime.TiledFunction\nreprise._runtime.Watched\n"
@@ -83,13 +83,19 @@ def functions_of_stub(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def arguments_of_docstring(text: str) -> list[str]:
-    """Returns the arguments of a first line such as "name(a: int, *, b: str) -> None"."""
+    """Returns the arguments of a first line such as "name(a: int, *, b: str) -> None".
+
+    The keyword arguments of an options table stand in a line of their own.
+    """
     inside = text.splitlines()[0].partition("(")[2].rpartition(") ->")[0]
     depth, flat = 0, ""
     for letter in inside:
         depth += (letter in "([") - (letter in ")]")
         flat += letter if depth == 0 else ""
-    return [part.partition(":")[0].strip() for part in re.split(r",", flat) if part.strip()]
+    names = [part.partition(":")[0].strip() for part in re.split(r",", flat) if part.strip()]
+    if names[-1:] == ["**kwargs"]:
+        names[-1:] = ["*", *text.partition("Keywords:")[2].split()]
+    return names
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

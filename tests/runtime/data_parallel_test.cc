@@ -14,15 +14,15 @@
 #include "reprise/runtime/peer_error.h"
 #include "reprise/runtime/saved_state.h"
 #include "runtime/distributed/bucket_layout.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/distributed/shard_layout.h"
 
 namespace reprise::runtime {
 namespace {
 
 using internal::distributed::bucket_layout;
-using internal::distributed::Peers;
 using internal::distributed::Piece;
+using internal::distributed::Ranks;
 using internal::distributed::shard_layout;
 
 // A Done is work that has ended.
@@ -229,7 +229,7 @@ TEST(ShardLayout, GivesEachPieceToTheRankThatHasLeast) {
 }
 
 TEST_F(DataParallelTest, AGroupThatIsNotThereIsRefused) {
-  EXPECT_THROW(Peers("nobody"), InputError);
+  EXPECT_THROW(Ranks("nobody"), InputError);
   const StepFunction step = [](const Tensors& in) { return Tensors{in[0].sum()}; };
   CapturedStep alone = capture(step, {rows_});
   EXPECT_THROW(alone.synchronize(false), InputError);

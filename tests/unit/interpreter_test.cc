@@ -27,7 +27,7 @@ class RecordingBackend final : public Backend {
     log += "r" + std::to_string(step.op);
     if (runs.size() == fail_at) throw std::runtime_error("device lost");
   }
-  void free(ValueIndex value) override { log += "f" + std::to_string(value); }
+  void free(ValueIndex value, int32_t /*memory*/) override { log += "f" + std::to_string(value); }
 
   std::vector<RunAction> runs;
   std::string log;

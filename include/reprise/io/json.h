@@ -89,6 +89,8 @@ std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1
 // Returns the hash of the canonical JSON of a problem, in lower-case hexadecimal digits. Canonical
 // JSON has its keys sorted, no white space, no "x-" keys, and no defaults filled in.
 std::string canonical_sha256(std::string_view json_text);
+// Returns the hash of these bytes, in lower-case hexadecimal digits.
+std::string text_sha256(std::string_view bytes);
 // Return the id of a problem that never was a file, with the hash of its to_json() form.
 ProblemId problem_id(const Chain& chain);
 ProblemId problem_id(const Graph& graph);

@@ -16,20 +16,16 @@ class BookkeepingBackend final : public Backend {
   explicit BookkeepingBackend(const Graph& graph, const Machine* machine = nullptr);
 
   // Throws InternalError when the run reads a value that is not live.
+  bool has(int32_t memory) const override { return memory == 0 || machine_ != nullptr; }
   void run(const RunAction& step) override;
-  void free(ValueIndex value) override;
+  void free(ValueIndex value, int32_t memory) override { drop(value, memory); }
   void copy(const CopyAction& copy) override;
   void wait(ValueIndex value, int32_t memory) override;
-  void free_elsewhere(ValueIndex value, int32_t memory) override;
-  void run_elsewhere(const RunAction& step) override;
 
-  // These are of the first memory.
-  Bytes live() const { return levels_[0]; }
-  Bytes peak() const { return peaks_[0]; }
+  Bytes live(int32_t memory = 0) const { return levels_.at(memory); }
+  Bytes peak(int32_t memory = 0) const { return peaks_.at(memory); }
   Nanos time() const;  // when the last device is done
   int64_t runs(OpIndex op) const { return runs_.at(op); }
-  // Returns the most bytes that another memory held.
-  Bytes peak_elsewhere(int32_t memory) const { return peaks_.at(memory); }
 
  private:
   // A Held is a value in a memory.
@@ -40,7 +36,6 @@ class BookkeepingBackend final : public Backend {
     Nanos over;        // when all its copies are over, to here and from here
   };
 
-  void execute(const RunAction& step);
   void drop(ValueIndex value, int32_t memory);
   void hold(ValueIndex value, int32_t memory);
 

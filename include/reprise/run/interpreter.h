@@ -35,18 +35,18 @@ struct CopyAction {
   bool operator==(const CopyAction&) const = default;
 };
 
-// A Backend does what the actions of a plan say. A backend that has the first device alone
-// overrides the first two functions; the others then throw InputError.
+// A Backend does what the actions of a plan say, each in a memory of the machine. A backend that
+// has the first memory alone overrides run() and free(); it never sees another one, because copy()
+// and wait() then throw InputError, and so does execute() for a run in another memory.
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual void run(const RunAction& step) = 0;  // in memory 0
-  virtual void free(ValueIndex value) = 0;      // in memory 0
-
+  // Returns whether it runs and holds values in this memory.
+  virtual bool has(int32_t memory) const { return memory == 0; }
+  virtual void run(const RunAction& step) = 0;
+  virtual void free(ValueIndex value, int32_t memory) = 0;
   virtual void copy(const CopyAction& copy);            // begins, and does not wait
   virtual void wait(ValueIndex value, int32_t memory);  // for the copy that makes it there
-  virtual void free_elsewhere(ValueIndex value, int32_t memory);  // memory > 0
-  virtual void run_elsewhere(const RunAction& step);              // on another device
 };
 
 // A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random

@@ -29,6 +29,7 @@
 // Source: Qi et al., "Zero bubble pipeline parallelism", ICLR 2024; docs/pipelines.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,9 +58,20 @@ struct PipelinedStepOptions {
   std::string planner = {};  // empty: "pipeline" if each rank has one part, else "interleaved"
   // The name of a process group in c10d's registry. If it is empty, this process has all parts.
   std::string group = {};
+  // The longest wait for another rank; empty: the timeout of the group.
+  std::optional<std::chrono::milliseconds> timeout = {};
   int64_t link_bytes_per_second = 1'000'000'000;  // between two ranks, for the predicted time
   Nanos time_limit{10'000'000'000};               // of planning
   std::string name = "pipeline";
+
+  // The stages may know more about the tensors between two parts than the runtime does, such as the
+  // containers that hold them in another language. A rank is asked for the structure of a part's
+  // output once the part is measured, and the rank of the next part gets this text before it
+  // measures that part.
+  std::function<std::string(int32_t part)> output_structure = {};
+  std::function<void(int32_t part, const std::string& structure)> input_structure = {};
+  // Called after an exception of a stage that is not handed on. An interpreter may hold it, too.
+  std::function<void()> forget_error = {};
 };
 
 // A PipelinedStepReport tells of the last step on this rank. Both peaks are equal to the byte.
@@ -92,6 +104,13 @@ class PipelinedStep {
   // parameters and the random state are as before the step. A step of several ranks then refuses
   // all further calls: make a new group, and the pipeline anew.
   at::Tensor run(const Tensors& inputs = {}, const Tensors& targets = {});
+
+  // Puts another plan of the problem in force, until memory changes so much that a new one is made.
+  // All ranks call it together with the same plan. Throws InputError on all of them if the plan is
+  // not valid for the problem.
+  void use(PipelinePlan plan);
+  // Lets the other ranks hear that this one has failed, so that they stop waiting.
+  void tell_failure(const std::string& reason) noexcept;
 
   const Pipeline& problem() const;   // as it was measured
   const PipelinePlan& plan() const;  // the plan in force

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -57,5 +58,14 @@ bool has_ranks();
 // InputError if a variable is missing or is no number, if the ranks do not find each other, or if
 // Reprise was built without Gloo (docs/several_processes.md).
 ProcessGroup gloo_from_environment(std::chrono::milliseconds timeout = std::chrono::minutes(30));
+
+// Lets the other ranks of a group hear that this one has failed before it could begin with a step
+// that all of them begin with now. Throws InputError if there is no such group.
+void tell_failure(const std::string& group, const std::string& reason);
+
+// Calls `look` about ten times a second while a rank waits for others, in the thread that waits. An
+// exception of `look` ends the wait: so a program obeys signals. An empty function ends the calls.
+// It is not thread-safe.
+void look_while_waiting(std::function<void()> look);
 
 }  // namespace reprise::runtime

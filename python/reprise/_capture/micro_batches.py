@@ -77,7 +77,7 @@ class MicroBatchedStep(CapturedStep):
             body.comparing = lambda: recorded.comparing()
         part = recorded.part if body is None else functools.partial(recorded.behind, body)
         step, self.parts, tried = _runtime.CapturedStep.in_parts(
-            part, body, tensors, parts=self._numbers, plan=plan, **options
+            part, body, tensors, parts=self._numbers, plan=plan, capture=options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
         self._keep_readable(plan["offload_optimizer"], plan["offload_parameters"])

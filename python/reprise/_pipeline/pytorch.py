@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import _core
 from .._step.stages import Stages, as_arguments, check_model, named_stages, stage_arguments
 from .._step.tree import Tree, flatten
 from .._torch import _runtime
@@ -53,7 +51,7 @@ class SplitPart(nn.Module):
         given, tree = flatten((as_arguments(sample), {}), "the sample")
         self._trees: list[Tree | None] = [tree] + [None] * len(stages)
         self._native = _runtime.PipelinePart(
-            stage_arguments(stages, self._trees), given, loss=None, name=name
+            stage_arguments(stages, self._trees), given, name=name
         )
         self.not_split: list[tuple[str, str]] = self._native.not_split()
         self._outputs = self._native.outputs()
@@ -61,7 +59,7 @@ class SplitPart(nn.Module):
         self._input_wants_gradient = [tensor.requires_grad for tensor in given]
         # Autograd gives no gradients to a function that has no input with one.
         self._anchor = torch.empty(0, requires_grad=True)
-        self._native.use(_keep_everything(self._native.alone(), micro_batches), 0)
+        self._native.keep_everything(micro_batches)
         self._begun = self._done = 0
         self._last_backward = -1
 
@@ -101,17 +99,11 @@ class SplitPart(nn.Module):
                     "the part has other modules, parameters or buffers than when it was measured; "
                     "make the stage anew"
                 )
-            self._native.begin_step(None)
+            self._native.begin_step()
         micro_batch = self._begun
 
-        def work() -> list[torch.Tensor]:
-            self._native.give(micro_batch, [tensor.detach() for tensor in inputs])
-            self._native.forward(micro_batch)
-            outputs: list[torch.Tensor] = self._native.message(micro_batch, True)
-            self._native.sent(micro_batch, True)
-            return outputs
-
-        outputs = self._guarded(work)
+        given = [tensor.detach() for tensor in inputs]
+        outputs = self._guarded(lambda: self._native.forward(micro_batch, given))
         self._begun += 1
         return micro_batch, outputs
 
@@ -122,37 +114,10 @@ class SplitPart(nn.Module):
             if shape.requires_grad
         ]
 
-        def work() -> list[torch.Tensor]:
-            self._native.give_gradient(micro_batch, given)
-            given.clear()
-            self._native.input_gradient(micro_batch, None, None)
-            message: list[torch.Tensor] = self._native.message(micro_batch, False)
-            self._native.sent(micro_batch, False)
-            return message
-
-        found = iter(self._guarded(work))
+        message = self._guarded(lambda: self._native.input_gradient(micro_batch, given))
+        found = iter(message)
         self._last_backward = micro_batch
         return [next(found) if wants else None for wants in self._input_wants_gradient]
-
-
-def _keep_everything(alone: str, micro_batches: int) -> str:
-    """Returns the plan of a part that keeps all that its backward needs."""
-    problem = json.loads(alone) | {"micro_batches": micro_batches}
-    text, reason, _ = _core.plan_pipeline(
-        json.dumps(problem),
-        "part",
-        budget=None,
-        planner="gpipe",
-        cuts=[],
-        parts_per_device=1,
-        time_limit_ns=1_000_000_000,
-    )
-    if not text:
-        raise InputError(reason)
-    plan = json.loads(text)
-    for ways in plan["parts"][0]["plans"]:  # PyTorch runs the loss.
-        ways["backward"] = [run for run in ways["backward"] if run[0] != "loss"]
-    return json.dumps(plan)
 
 
 def pipeline_stage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -53,11 +53,25 @@ def cap_in_bytes(bucket_cap_mb: float | None, group: str) -> int:
     return max(1, int(bucket_cap_mb * 1024 * 1024))
 
 
+class _TellsFailure(Protocol):
+    def tell_failure(self, reason: str) -> None: ...
+
+
 @contextlib.contextmanager
-def telling(native: _runtime.CapturedStep) -> Iterator[None]:
+def telling(native: _TellsFailure) -> Iterator[None]:
     """Lets the other ranks of a step's process group hear of an exception."""
     try:
         yield
     except BaseException as error:
         native.tell_failure(f"{type(error).__name__}: {error}")
+        raise
+
+
+@contextlib.contextmanager
+def telling_group(group: str) -> Iterator[None]:
+    """Does so before there is a step, for the group with this name."""
+    try:
+        yield
+    except BaseException as error:
+        _runtime.tell_failure(group, f"{type(error).__name__}: {error}")
         raise

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "../errors.h"
-#include "../results.h"
 #include "arguments.h"
 #include "mirror.h"
+#include "options.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
@@ -23,31 +23,33 @@ namespace rt = reprise::runtime;
 using rt::Tensors;
 using Text = std::string;
 
-// The bytes of a peak, and of the inputs of its step (rt::SharedPeak).
-using SharedPeakArgument = std::optional<std::pair<int64_t, int64_t>>;
+const OptionTable<rt::StepPlanOptions>& plan_table() {
+  using O = rt::StepPlanOptions;
+  static const OptionTable<O> table = {
+      {"budget", &O::budget},
+      {"planner", &O::planner},
+      {"time_limit_ns", &O::time_limit},
+      {"threads", &O::threads},
+      {"enforce", &O::enforce},
+      {"arena", &O::arena},
+      {"device_graph", &O::device_graph},
+      {"offload", [](O& o, const Text& to) { o.offload.to = to; }},
+      {"machine",
+       [](O& o, const Text& text) { o.offload.machine = parse_machine(text, "machine"); }},
+      {"offload_optimizer", &O::offload_optimizer},
+      {"offload_parameters", &O::offload_parameters},
+      {"observer",
+       [](O& o, const ObserverArgument& observer) { o.observer = observer_of(observer); }},
+      {"share_of",
+       [](O& o, const std::pair<int64_t, int64_t>& peak) {
+         o.share_of = {Bytes(peak.first), Bytes(peak.second)};
+       }},
+  };
+  return table;
+}
 
-rt::StepPlanOptions plan_options(const BudgetArgument& budget, const Text& planner,
-                                 int64_t time_limit_ns, int threads, bool enforce, bool arena,
-                                 bool device_graph, const Text& offload,
-                                 const std::optional<Text>& machine, bool offload_optimizer,
-                                 bool offload_parameters, const ObserverArgument& observer,
-                                 const SharedPeakArgument& share_of = {}) {
-  rt::OffloadOptions memory{.to = offload};
-  if (machine) memory.machine = parse_machine(*machine, "machine");
-  return {.budget = budget_of(budget),
-          .share_of = share_of ? std::optional(rt::SharedPeak{Bytes(share_of->first),
-                                                              Bytes(share_of->second)})
-                               : std::nullopt,
-          .planner = planner,
-          .time_limit = Nanos(time_limit_ns),
-          .threads = threads,
-          .enforce = enforce,
-          .arena = arena,
-          .device_graph = device_graph,
-          .offload = std::move(memory),
-          .offload_optimizer = offload_optimizer,
-          .offload_parameters = offload_parameters,
-          .observer = observer_of(observer)};
+rt::StepPlanOptions plan_options(const py::dict& arguments) {
+  return plan_table().read(arguments, {.observer = observer_of({})});
 }
 
 rt::Lockstep lockstep_of(const Text& name) {
@@ -94,19 +96,49 @@ class PythonOptimizer final : public rt::ParameterOptimizer {
   py::object steps_;
 };
 
+struct CaptureArguments : rt::CaptureOptions {
+  std::vector<py::object> python_modules = {};
+};
+
+const OptionTable<CaptureArguments>& capture_table() {
+  using O = CaptureArguments;
+  static const OptionTable<O> table = {
+      {"modules", &O::python_modules},
+      {"recapture",
+       [](O& o, bool yes) {
+         if (yes) o.on_miss = rt::OnMiss::kRecapture;
+       }},
+      {"outcomes", &O::outcomes},
+      {"alternatives",
+       [](O& o, const std::vector<Text>& names) { o.alternatives = alternatives_of(names); }},
+      {"optimizer",
+       [](O& o, const py::object& steps) {
+         o.optimizer = std::make_shared<PythonOptimizer>(steps);
+       }},
+      {"lockstep", [](O& o, const Text& name) { o.lockstep = lockstep_of(name); }},
+      {"budget", &O::budget},
+      {"name", [](O& o, const Text& name) { o.measure.name = name; }},
+      {"observer",
+       [](O& o, const ObserverArgument& observer) { o.measure.observer = observer_of(observer); }},
+      {"cache", &O::cache},
+      {"group", &O::group},
+      {"bucket_cap", &O::bucket_cap},
+      {"shard_optimizer", &O::shard_optimizer},
+      {"other_devices",
+       [](O& o, const std::vector<Text>& names) {
+         for (const Text& name : names) o.other_devices.emplace_back(name);
+       }},
+      {"foreseen",
+       [](O& o, const ForeseenArgument& foreseen) { o.foreseen = foreseen_of(foreseen); }},
+      {"share_work", &O::share_work},
+  };
+  return table;
+}
+
 class CapturedStep {
  public:
-  CapturedStep(rt::StepFunction step, Tensors sample, const std::vector<py::object>& modules,
-               bool recapture, int outcomes, const std::optional<std::vector<Text>>& alternatives,
-               const py::object& optimizer, const Text& lockstep, const BudgetArgument& budget,
-               const Text& name, const ObserverArgument& observer, const Text& cache,
-               const Text& group, int64_t bucket_cap, bool shard_optimizer,
-               const std::vector<Text>& other_devices, const ForeseenArgument& foreseen,
-               const Text& share_work) {
-    rt::CaptureOptions options = capture_options(
-        modules, recapture, outcomes, alternatives, optimizer, lockstep, budget, name, observer,
-        cache, group, bucket_cap, shard_optimizer, other_devices, foreseen);
-    options.share_work = share_work;
+  CapturedStep(rt::StepFunction step, Tensors sample, const py::kwargs& arguments) {
+    rt::CaptureOptions options = capture_options(arguments);
     py::gil_scoped_release no_gil;
     step_ =
         std::make_unique<rt::CapturedStep>(std::move(step), std::move(sample), std::move(options));
@@ -116,28 +148,12 @@ class CapturedStep {
   // its result.
   static py::tuple in_parts(const rt::PartFunction& part, const rt::BodyFunction& body,
                             const Tensors& sample, std::vector<int64_t> parts, const py::dict& plan,
-                            const std::vector<py::object>& modules, bool recapture, int outcomes,
-                            const std::optional<std::vector<Text>>& alternatives,
-                            const py::object& optimizer, const Text& lockstep,
-                            const BudgetArgument& budget, const Text& name,
-                            const ObserverArgument& observer, const Text& cache, const Text& group,
-                            int64_t bucket_cap, bool shard_optimizer,
-                            const std::vector<Text>& other_devices,
-                            const ForeseenArgument& foreseen) {
+                            const py::dict& capture) {
     auto step = std::unique_ptr<CapturedStep>(new CapturedStep);
-    const rt::MicroBatchOptions options{
-        .body = body,
-        .parts = std::move(parts),
-        .capture = step->capture_options(modules, recapture, outcomes, alternatives, optimizer,
-                                         lockstep, budget, name, observer, cache, group, bucket_cap,
-                                         shard_optimizer, other_devices, foreseen),
-        .plan = plan_options(
-            plan["budget"].cast<BudgetArgument>(), plan["planner"].cast<Text>(),
-            plan["time_limit_ns"].cast<int64_t>(), plan["threads"].cast<int>(),
-            plan["enforce"].cast<bool>(), plan["arena"].cast<bool>(),
-            plan["device_graph"].cast<bool>(), plan["offload"].cast<Text>(),
-            plan["machine"].cast<std::optional<Text>>(), plan["offload_optimizer"].cast<bool>(),
-            plan["offload_parameters"].cast<bool>(), plan["observer"].cast<ObserverArgument>())};
+    const rt::MicroBatchOptions options{.body = body,
+                                        .parts = std::move(parts),
+                                        .capture = step->capture_options(capture),
+                                        .plan = plan_options(plan)};
     std::optional<rt::MicroBatches> found;
     {
       py::gil_scoped_release no_gil;
@@ -151,30 +167,20 @@ class CapturedStep {
     return py::make_tuple(std::move(step), found->chosen.parts, tried);
   }
 
-  py::dict plan(const BudgetArgument& budget, const Text& planner, int64_t time_limit_ns,
-                int threads, bool enforce, bool arena, bool device_graph, const Text& offload,
-                const std::optional<Text>& machine, bool offload_optimizer, bool offload_parameters,
-                const ObserverArgument& observer, const SharedPeakArgument& share_of) {
-    {
-      py::gil_scoped_release no_gil;
-      step_->plan(plan_options(budget, planner, time_limit_ns, threads, enforce, arena,
-                               device_graph, offload, machine, offload_optimizer,
-                               offload_parameters, observer, share_of));
-    }
+  py::dict plan(const py::kwargs& arguments) {
+    const rt::StepPlanOptions options = plan_options(arguments);
+    without_gil([&] { step_->plan(options); });
     return planned();
   }
-  SharedPeakArgument shared_peak() const {
+  // Returns the bytes of a peak, and of the inputs of its step (rt::SharedPeak).
+  std::optional<std::pair<int64_t, int64_t>> shared_peak() const {
     const std::optional<rt::SharedPeak> found = step_->shared_peak();
     if (!found) return std::nullopt;
     return std::pair(found->peak.count(), found->inputs.count());
   }
-  void use(const Text& plan, const BudgetArgument& budget, bool enforce, bool arena,
-           bool device_graph, const Text& offload, const std::optional<Text>& machine,
-           bool offload_optimizer, bool offload_parameters) {
-    py::gil_scoped_release no_gil;
-    step_->use(parse_plan(plan),
-               plan_options(budget, "", 0, 0, enforce, arena, device_graph, offload, machine,
-                            offload_optimizer, offload_parameters, {}));
+  void use(const Text& plan, const py::kwargs& arguments) {
+    const rt::StepPlanOptions options = plan_options(arguments);
+    without_gil([&] { step_->use(parse_plan(plan), options); });
   }
   void fetch_optimizer_state() {
     py::gil_scoped_release no_gil;
@@ -266,32 +272,14 @@ class CapturedStep {
  private:
   CapturedStep() = default;
 
-  rt::CaptureOptions capture_options(const std::vector<py::object>& modules, bool recapture,
-                                     int outcomes,
-                                     const std::optional<std::vector<Text>>& alternatives,
-                                     const py::object& optimizer, const Text& lockstep,
-                                     const BudgetArgument& budget, const Text& name,
-                                     const ObserverArgument& observer, const Text& cache,
-                                     const Text& group, int64_t bucket_cap, bool shard_optimizer,
-                                     const std::vector<Text>& other_devices,
-                                     const ForeseenArgument& foreseen) {
-    rt::CaptureOptions options;
-    options.foreseen = foreseen_of(foreseen);
-    for (const Text& device : other_devices) options.other_devices.emplace_back(device);
-    options.budget = budget_of(budget);
-    if (!optimizer.is_none()) options.optimizer = std::make_shared<PythonOptimizer>(optimizer);
-    options.alternatives = alternatives_of(alternatives);
-    for (const py::object& module : modules) options.modules.push_back(mirrors_.of(module));
-    if (recapture) options.on_miss = rt::OnMiss::kRecapture;
-    options.outcomes = outcomes;
-    options.lockstep = lockstep_of(lockstep);
-    options.runs = 2;  // Guards compare the state of Python before each call.
-    options.cache = cache;
-    options.group = group;
-    options.bucket_cap = Bytes(bucket_cap);
-    options.shard_optimizer = shard_optimizer;
-    options.measure.name = name;
-    options.measure.observer = observer_of(observer);
+  rt::CaptureOptions capture_options(const py::dict& arguments) {
+    CaptureArguments start;
+    start.runs = 2;  // Guards compare the state of Python before each call.
+    start.measure.observer = observer_of({});
+    CaptureArguments options = capture_table().read(arguments, std::move(start));
+    for (const py::object& module : options.python_modules) {
+      options.modules.push_back(mirrors_.of(module));
+    }
     return options;
   }
 
@@ -303,32 +291,14 @@ class CapturedStep {
 
 void bind_captured_step(py::module_& m) {
   py::class_<CapturedStep>(m, "CapturedStep")
-      .def(py::init<rt::StepFunction, Tensors, const std::vector<py::object>&, bool, int,
-                    const std::optional<std::vector<Text>>&, const py::object&, const Text&,
-                    const BudgetArgument&, const Text&, const ObserverArgument&, const Text&,
-                    const Text&, int64_t, bool, const std::vector<Text>&, const ForeseenArgument&,
-                    const Text&>(),
-           py::arg("step"), py::arg("sample"), py::kw_only(), py::arg("modules"),
-           py::arg("recapture"), py::arg("outcomes"), py::arg("alternatives"), py::arg("optimizer"),
-           py::arg("lockstep"), py::arg("budget"), py::arg("name"), py::arg("observer"),
-           py::arg("cache"), py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
-           py::arg("other_devices"), py::arg("foreseen"), py::arg("share_work") = "")
+      .def(py::init<rt::StepFunction, Tensors, const py::kwargs&>(), py::arg("step"),
+           py::arg("sample"), capture_table().names().c_str())
       .def_static("in_parts", &CapturedStep::in_parts, py::arg("part"), py::arg("body"),
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
-                  py::arg("modules"), py::arg("recapture"), py::arg("outcomes"),
-                  py::arg("alternatives"), py::arg("optimizer"), py::arg("lockstep"),
-                  py::arg("budget"), py::arg("name"), py::arg("observer"), py::arg("cache"),
-                  py::arg("group"), py::arg("bucket_cap"), py::arg("shard_optimizer"),
-                  py::arg("other_devices"), py::arg("foreseen"))
-      .def("plan", &CapturedStep::plan, py::kw_only(), py::arg("budget"), py::arg("planner"),
-           py::arg("time_limit_ns"), py::arg("threads"), py::arg("enforce"), py::arg("arena"),
-           py::arg("device_graph"), py::arg("offload"), py::arg("machine"),
-           py::arg("offload_optimizer"), py::arg("offload_parameters"), py::arg("observer"),
-           py::arg("share_of") = py::none())
+                  py::arg("capture"))
+      .def("plan", &CapturedStep::plan, plan_table().names().c_str())
       .def("shared_peak", &CapturedStep::shared_peak)
-      .def("use", &CapturedStep::use, py::arg("plan"), py::kw_only(), py::arg("budget"),
-           py::arg("enforce"), py::arg("arena"), py::arg("device_graph"), py::arg("offload"),
-           py::arg("machine"), py::arg("offload_optimizer"), py::arg("offload_parameters"))
+      .def("use", &CapturedStep::use, py::arg("plan"), plan_table().names().c_str())
       .def("fetch_optimizer_state", &CapturedStep::fetch_optimizer_state)
       .def("fetch_parameters", &CapturedStep::fetch_parameters)
       .def("machine", &CapturedStep::machine)

@@ -21,6 +21,7 @@
 #include "remat.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/process_group.h"
 #include "reprise/runtime/shared_peak.h"
 #include "reversible.h"
 #include "saved.h"
@@ -64,6 +65,12 @@ Text place_in_python(const std::vector<Text>& inside) {
   }
 }
 
+// Ctrl-C ends the wait for another rank.
+void obey_signals() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 void name_places(const std::vector<Text>& inside) {
   rt::find_sources_with([inside] { return place_in_python(inside); });
 }
@@ -72,6 +79,9 @@ void name_places(const std::vector<Text>& inside) {
 
 PYBIND11_MODULE(_runtime, m) {
   bind_refusals(m);
+  rt::look_while_waiting(&obey_signals);
+  m.def("tell_failure", &rt::tell_failure, py::arg("group"), py::arg("reason"),
+        py::call_guard<py::gil_scoped_release>());
   m.def("install_cpu_allocator", &rt::install_cpu_allocator);
   m.def("live_bytes", [] { return rt::memory_count(c10::kCPU).live; });
   m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../results.h"
+#include "options.h"
 #include "reprise/runtime/online.h"
 
 namespace reprise::python {
@@ -21,19 +21,24 @@ struct Thrown : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+const OptionTable<rt::OnlineOptions>& online_table() {
+  using O = rt::OnlineOptions;
+  static const OptionTable<O> table = {
+      {"budget", &O::budget},
+      {"heuristic", &O::heuristic},
+      {"smallest", &O::smallest},
+      {"plan_after", &O::plan_after},
+      {"plans", &O::plans},
+      {"time_limit_ns", &O::time_limit},
+      {"planning_share", &O::planning_share},
+      {"plan_in_background", &O::plan_in_background},
+  };
+  return table;
+}
+
 class Online {
  public:
-  Online(const BudgetArgument& budget, const std::string& heuristic, int64_t smallest,
-         int plan_after, int plans, int64_t time_limit_ns, double planning_share,
-         bool plan_in_background)
-      : online_({.budget = budget_of(budget),
-                 .heuristic = heuristic,
-                 .smallest = Bytes(smallest),
-                 .plan_after = plan_after,
-                 .plans = plans,
-                 .time_limit = Nanos(time_limit_ns),
-                 .planning_share = planning_share,
-                 .plan_in_background = plan_in_background}) {}
+  explicit Online(const py::kwargs& keywords) : online_(online_table().read(keywords)) {}
 
   void begin() {
     const py::gil_scoped_release no_gil;  // It may wait for the step of another thread.
@@ -101,11 +106,7 @@ std::vector<std::pair<std::string, std::string>> heuristics() {
 
 void bind_online(py::module_& m) {
   py::class_<Online>(m, "Online")
-      .def(py::init<const BudgetArgument&, const std::string&, int64_t, int, int, int64_t, double,
-                    bool>(),
-           py::kw_only(), py::arg("budget"), py::arg("heuristic"), py::arg("smallest"),
-           py::arg("plan_after"), py::arg("plans"), py::arg("time_limit_ns"),
-           py::arg("planning_share"), py::arg("plan_in_background"))
+      .def(py::init<const py::kwargs&>(), online_table().names().c_str())
       .def("begin", &Online::begin)
       .def("end", &Online::end)
       .def("undo", &Online::undo)

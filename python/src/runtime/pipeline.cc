@@ -8,7 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
+#include "options.h"
 #include "reprise/io/json.h"
+#include "reprise/model/errors.h"
+#include "reprise/runtime/pipeline.h"
 #include "runtime/chain/pipeline_part.h"
 #include "stage_arguments.h"
 
@@ -19,39 +23,26 @@ namespace rt = reprise::runtime;
 using Text = std::string;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 using rt::Tensors;
-using LossArgument = std::optional<rt::Loss>;
 
-rt::Loss loss_of(const LossArgument& loss) { return loss ? *loss : rt::Loss(); }
-
-MessageKind kind_of(bool activation) {
-  return activation ? MessageKind::kActivation : MessageKind::kGradient;
+// An exception that the runtime has caught is no longer Python's.
+void forget_error() {
+  const py::gil_scoped_acquire gil;
+  PyErr_Clear();
 }
 
+// A PartForPython is a part that PyTorch's own schedules run: they carry the messages and the loss.
 class PartForPython {
  public:
   PartForPython(const std::vector<StageArgument>& arguments, const Tensors& sample,
-               const LossArgument& loss, const Text& name) {
+                const Text& name) {
     rt::MeasureOptions options;
     options.name = name;
     std::vector<rt::Stage> stages = stages_of(arguments, mirrors_);
     const py::gil_scoped_release no_gil;
-    part_ = std::make_unique<Part>(std::move(stages), sample, loss_of(loss), options, [] {
-      const py::gil_scoped_acquire gil;
-      PyErr_Clear();
-    });
+    part_ = std::make_unique<Part>(std::move(stages), sample, rt::Loss(), options, forget_error);
   }
 
   bool refresh() { return mirrors_.refresh(); }
-  Text alone() const {
-    const std::vector<rt::internal::chain::MeasuredSplit>& splits = part_->splits();
-    Pipeline pipeline = pipeline_of_equal_devices(part_->chain(), 1, 1, {});
-    for (const auto& split : splits) {
-      pipeline.stages.push_back({.fixed = Bytes(0),
-                                 .weight_part = split.part,
-                                 .output_in_workspace = split.output_in_workspace});
-    }
-    return to_json(pipeline);
-  }
   std::vector<std::pair<Text, Text>> not_split() const {
     std::vector<std::pair<Text, Text>> reasons;
     for (size_t i = 0; i < part_->splits().size(); ++i) {
@@ -61,83 +52,134 @@ class PartForPython {
     return reasons;
   }
   Tensors outputs() const { return part_->outputs(); }
-  int64_t output_gradient_bytes() const { return part_->output_gradient_bytes().count(); }
-  int64_t uncounted() const { return part_->uncounted(); }
-  void use(const Text& plan, size_t part) { part_->use(parse_pipeline_plan(plan, "plan"), part); }
-  void begin_step(std::optional<int64_t> limit) { part_->begin_step(limit); }
+  void keep_everything(int64_t micro_batches) { part_->keep_everything(micro_batches); }
+  void begin_step() { part_->begin_step(std::nullopt); }
   void end_step() { part_->end_step(); }
   void abort_step() { part_->abort_step(); }
-  void give(int64_t micro_batch, const Tensors& input) { part_->give(micro_batch, input); }
-  void take_input_from(PartForPython& before, int64_t micro_batch) {
-    part_->take_input_from(*before.part_, micro_batch);
+  Tensors forward(int64_t micro_batch, const Tensors& input) {
+    part_->give(micro_batch, input);
+    part_->forward(micro_batch);
+    return sent(micro_batch, MessageKind::kActivation);
   }
-  void take_gradient_from(PartForPython& behind, int64_t micro_batch) {
-    part_->take_gradient_from(*behind.part_, micro_batch);
-  }
-  void give_gradient(int64_t micro_batch, const Tensors& gradient) {
+  Tensors input_gradient(int64_t micro_batch, const Tensors& gradient) {
     part_->give_gradient(micro_batch, gradient);
-  }
-  Tensors receive(int64_t micro_batch, bool activation) {
-    return part_->receive(micro_batch, kind_of(activation));
-  }
-  Tensors message(int64_t micro_batch, bool activation) const {
-    return part_->message(micro_batch, kind_of(activation));
-  }
-  void sent(int64_t micro_batch, bool activation) { part_->sent(micro_batch, kind_of(activation)); }
-  void forward(int64_t micro_batch) { part_->forward(micro_batch); }
-  void backward(int64_t micro_batch, const LossArgument& loss,
-                const std::optional<at::Tensor>& value) {
-    const rt::Loss own = loss_of(loss);
-    const py::gil_scoped_release no_gil;
-    part_->backward(micro_batch, own, value.value_or(at::Tensor()));
-  }
-  void input_gradient(int64_t micro_batch, const LossArgument& loss,
-                      const std::optional<at::Tensor>& value) {
-    const rt::Loss own = loss_of(loss);
-    const py::gil_scoped_release no_gil;
-    part_->input_gradient(micro_batch, own, value.value_or(at::Tensor()));
+    part_->input_gradient(micro_batch);
+    return sent(micro_batch, MessageKind::kGradient);
   }
   void weight_gradient(int64_t micro_batch) { part_->weight_gradient(micro_batch); }
 
  private:
   using Part = rt::internal::chain::PipelinePart;
+  Tensors sent(int64_t micro_batch, MessageKind message) {
+    Tensors tensors = part_->message(micro_batch, message);
+    part_->sent(micro_batch, message);
+    return tensors;
+  }
   Mirrors mirrors_;
   std::unique_ptr<Part> part_;
+};
+
+using Fields = rt::PipelinedStepOptions;
+
+const OptionTable<Fields>& pipeline_options() {
+  static const OptionTable<Fields> table = {
+      {"micro_batches", &Fields::micro_batches},
+      {"sample", &Fields::sample},
+      {"loss", &Fields::loss},
+      {"target", &Fields::target},
+      {"budget", &Fields::budget},
+      {"planner", &Fields::planner},
+      {"group", &Fields::group},
+      {"timeout", &Fields::timeout},
+      {"link_bytes_per_second", &Fields::link_bytes_per_second},
+      {"time_limit_ns", &Fields::time_limit},
+      {"name", &Fields::name},
+      {"output_structure", &Fields::output_structure},
+      {"input_structure", &Fields::input_structure},
+  };
+  return table;
+}
+
+class StepForPython {
+ public:
+  StepForPython(const std::vector<std::vector<StageArgument>>& arguments,
+                const py::kwargs& keywords) {
+    Fields options = pipeline_options().read(keywords);
+    options.forget_error = forget_error;
+    std::vector<std::vector<rt::Stage>> parts;
+    for (const auto& part : arguments) parts.push_back(stages_of(part, mirrors_));
+    const py::gil_scoped_release no_gil;
+    step_ = std::make_unique<rt::PipelinedStep>(rt::pipeline(std::move(parts), std::move(options)));
+  }
+
+  bool refresh() { return mirrors_.refresh(); }
+  std::optional<at::Tensor> run(const Tensors& inputs, const Tensors& targets) {
+    const py::gil_scoped_release no_gil;
+    const at::Tensor losses = step_->run(inputs, targets);
+    return losses.defined() ? std::optional(losses) : std::nullopt;
+  }
+  void use(const Text& plan) {
+    without_gil([&] {
+      PipelinePlan read;
+      try {
+        read = parse_pipeline_plan(plan, "plan");
+      } catch (const InputError& error) {  // The other ranks wait for this one's word on the plan.
+        step_->tell_failure(error.what());
+        throw;
+      }
+      step_->use(std::move(read));
+    });
+  }
+  void tell_failure(const Text& reason) { step_->tell_failure(reason); }
+  Text problem() const { return to_json(step_->problem()); }
+  Text plan() const { return to_json(step_->plan()); }
+  std::vector<Text> not_split() const { return step_->not_split(); }
+  py::dict report() const {
+    const rt::PipelinedStepReport& last = step_->last_step();
+    py::dict found;
+    found["budget_bytes"] = last.budget ? py::object(py::int_(last.budget->count())) : py::none();
+    found["predicted_peak_bytes"] = last.predicted_peak.count();
+    found["measured_peak_bytes"] = last.measured_peak.count();
+    found["predicted_time_ns"] = last.predicted_time.count();
+    found["measured_time_ns"] = last.measured_time.count();
+    found["steps"] = last.steps;
+    found["plans"] = last.plans;
+    return found;
+  }
+
+ private:
+  Mirrors mirrors_;
+  std::unique_ptr<rt::PipelinedStep> step_;
 };
 
 }  // namespace
 
 void bind_pipeline(py::module_& m) {
   py::class_<PartForPython>(m, "PipelinePart")
-      .def(py::init<const std::vector<StageArgument>&, const Tensors&, const LossArgument&,
-                    const Text&>(),
-           py::arg("stages"), py::arg("sample"), py::kw_only(), py::arg("loss"), py::arg("name"))
+      .def(py::init<const std::vector<StageArgument>&, const Tensors&, const Text&>(),
+           py::arg("stages"), py::arg("sample"), py::kw_only(), py::arg("name"))
       .def("refresh", &PartForPython::refresh)
-      .def("alone", &PartForPython::alone)
       .def("not_split", &PartForPython::not_split)
       .def("outputs", &PartForPython::outputs)
-      .def("output_gradient_bytes", &PartForPython::output_gradient_bytes)
-      .def("uncounted", &PartForPython::uncounted)
-      .def("use", &PartForPython::use, py::arg("plan"), py::arg("part"))
-      .def("begin_step", &PartForPython::begin_step, py::arg("limit"))
+      .def("keep_everything", &PartForPython::keep_everything, py::arg("micro_batches"))
+      .def("begin_step", &PartForPython::begin_step)
       .def("end_step", &PartForPython::end_step)
       .def("abort_step", &PartForPython::abort_step, NoGil())
-      .def("give", &PartForPython::give, py::arg("micro_batch"), py::arg("input"))
-      .def("take_input_from", &PartForPython::take_input_from, py::arg("before"),
-           py::arg("micro_batch"))
-      .def("take_gradient_from", &PartForPython::take_gradient_from, py::arg("behind"),
-           py::arg("micro_batch"))
-      .def("give_gradient", &PartForPython::give_gradient, py::arg("micro_batch"),
-           py::arg("gradient"))
-      .def("receive", &PartForPython::receive, py::arg("micro_batch"), py::arg("activation"))
-      .def("message", &PartForPython::message, py::arg("micro_batch"), py::arg("activation"))
-      .def("sent", &PartForPython::sent, py::arg("micro_batch"), py::arg("activation"))
-      .def("forward", &PartForPython::forward, py::arg("micro_batch"), NoGil())
-      .def("backward", &PartForPython::backward, py::arg("micro_batch"), py::arg("loss"),
-           py::arg("value"))
-      .def("input_gradient", &PartForPython::input_gradient, py::arg("micro_batch"), py::arg("loss"),
-           py::arg("value"))
+      .def("forward", &PartForPython::forward, py::arg("micro_batch"), py::arg("input"), NoGil())
+      .def("input_gradient", &PartForPython::input_gradient, py::arg("micro_batch"),
+           py::arg("gradient"), NoGil())
       .def("weight_gradient", &PartForPython::weight_gradient, py::arg("micro_batch"), NoGil());
+  py::class_<StepForPython>(m, "PipelinedStep")
+      .def(py::init<const std::vector<std::vector<StageArgument>>&, const py::kwargs&>(),
+           py::arg("parts"), pipeline_options().names().c_str())
+      .def("refresh", &StepForPython::refresh)
+      .def("run", &StepForPython::run, py::arg("inputs"), py::arg("targets"))
+      .def("use", &StepForPython::use, py::arg("plan"))
+      .def("tell_failure", &StepForPython::tell_failure, py::arg("reason"))
+      .def("problem", &StepForPython::problem)
+      .def("plan", &StepForPython::plan)
+      .def("not_split", &StepForPython::not_split)
+      .def("report", &StepForPython::report);
 }
 
 }  // namespace reprise::python

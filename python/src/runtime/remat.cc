@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "../errors.h"
-#include "../results.h"
 #include "arguments.h"
 #include "mirror.h"
+#include "options.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/remat.h"
@@ -22,8 +22,6 @@ namespace {
 namespace rt = reprise::runtime;
 using rt::Tensors;
 using Text = std::string;
-
-using LossArgument = std::optional<rt::Loss>;
 
 // The functions in which ranks share out the work of a stage: the group's name, and by stage a
 // function, or nothing (StageWay).
@@ -38,16 +36,43 @@ using ShardedStage = std::optional<
 using ShardedArgument =
     std::optional<std::tuple<Text, Tensors, std::function<Tensors()>, std::vector<ShardedStage>>>;
 
+const OptionTable<rt::RematOptions>& remat_table() {
+  using O = rt::RematOptions;
+  static const OptionTable<O> table = {
+      {"budget", &O::budget},
+      {"planner", &O::planner},
+      {"time_limit_ns", &O::time_limit},
+      {"loss", &O::loss},
+      {"alternatives",
+       [](O& o, const std::vector<Text>& names) {
+         o.measure.alternatives = alternatives_of(names);
+       }},
+      {"name", [](O& o, const Text& name) { o.measure.name = name; }},
+      {"output_held", [](O& o, bool held) { o.measure.output_held = held; }},
+      {"enforce", &O::enforce},
+      {"offload", [](O& o, const Text& to) { o.offload.to = to; }},
+      {"machine",
+       [](O& o, const Text& text) { o.offload.machine = parse_machine(text, "machine"); }},
+      {"foreseen",
+       [](O& o, const ForeseenArgument& foreseen) { o.foreseen = foreseen_of(foreseen); }},
+      {"observer",
+       [](O& o, const ObserverArgument& observer) {
+         o.observer = o.measure.observer = observer_of(observer);
+       }},
+  };
+  return table;
+}
+
+rt::RematOptions remat_options(const py::dict& arguments) {
+  rt::RematOptions start;
+  start.observer = start.measure.observer = observer_of({});
+  return remat_table().read(arguments, std::move(start));
+}
+
 Text profile_stages(const std::vector<StageArgument>& arguments, const Tensors& sample,
-                    const LossArgument& loss, const std::optional<std::vector<Text>>& alternatives,
-                    const Text& name, bool output_held, const ObserverArgument& observer) {
+                    const py::kwargs& keywords) {
   Mirrors mirrors;
-  rt::RematOptions options;
-  if (loss) options.loss = *loss;
-  options.measure.alternatives = alternatives_of(alternatives);
-  options.measure.name = name;
-  options.measure.output_held = output_held;
-  options.measure.observer = observer_of(observer);
+  const rt::RematOptions options = remat_options(keywords);
   const std::vector<rt::Stage> stages = stages_of(arguments, mirrors);
   py::gil_scoped_release no_gil;
   // Without a limit the model is measured and planned as plain training, and it is never run.
@@ -71,24 +96,9 @@ py::dict fields_of(const rt::StepReport& report) {
 
 class Remat {
  public:
-  Remat(const std::vector<StageArgument>& arguments, const BudgetArgument& budget,
-        const Text& planner, int64_t time_limit_ns, const LossArgument& loss,
-        const std::optional<std::vector<Text>>& alternatives, const Text& name, bool output_held,
-        bool enforce, const Text& offload, const std::optional<Text>& machine,
-        const ShardedArgument& sharded, const SharedArgument& shared,
-        const ForeseenArgument& foreseen, const ObserverArgument& observer) {
-    rt::RematOptions options{.budget = budget_of(budget),
-                             .planner = planner,
-                             .time_limit = Nanos(time_limit_ns),
-                             .enforce = enforce,
-                             .offload = {.to = offload},
-                             .foreseen = foreseen_of(foreseen),
-                             .observer = observer_of(observer)};
-    if (machine) options.offload.machine = parse_machine(*machine, "machine");
-    if (loss) options.loss = *loss;
-    options.measure.alternatives = alternatives_of(alternatives);
-    options.measure.name = name;
-    options.measure.output_held = output_held;
+  Remat(const std::vector<StageArgument>& arguments, const ShardedArgument& sharded,
+        const SharedArgument& shared, const py::kwargs& keywords) {
+    rt::RematOptions options = remat_options(keywords);
     if (sharded) mirrors_.leave_out(std::get<1>(*sharded));
     std::vector<rt::Stage> stages = stages_of(arguments, mirrors_);
     if (sharded) {
@@ -150,19 +160,8 @@ using BranchArgument = std::pair<Text, std::vector<StageArgument>>;
 class RematJoin {
  public:
   RematJoin(const std::vector<BranchArgument>& branches, const std::vector<StageArgument>& tail,
-            const BudgetArgument& budget, int64_t time_limit_ns, const LossArgument& loss,
-            const std::optional<std::vector<Text>>& alternatives, const Text& name,
-            bool output_held, bool enforce, const ForeseenArgument& foreseen,
-            const ObserverArgument& observer) {
-    rt::RematOptions options{.budget = budget_of(budget),
-                             .time_limit = Nanos(time_limit_ns),
-                             .enforce = enforce,
-                             .foreseen = foreseen_of(foreseen),
-                             .observer = observer_of(observer)};
-    if (loss) options.loss = *loss;
-    options.measure.alternatives = alternatives_of(alternatives);
-    options.measure.name = name;
-    options.measure.output_held = output_held;
+            const py::kwargs& keywords) {
+    rt::RematOptions options = remat_options(keywords);
     std::vector<rt::StageBranch> stages;
     for (const auto& [branch, own] : branches) stages.push_back({branch, stages_of(own, mirrors_)});
     model_ = std::make_shared<rt::RematJoin>(std::move(stages), stages_of(tail, mirrors_),
@@ -198,14 +197,9 @@ class RematJoin {
 
 void bind_remat(py::module_& m) {
   py::class_<Remat>(m, "Remat")
-      .def(py::init<const std::vector<StageArgument>&, const BudgetArgument&, const Text&, int64_t,
-                    const LossArgument&, const std::optional<std::vector<Text>>&, const Text&, bool,
-                    bool, const Text&, const std::optional<Text>&, const ShardedArgument&,
-                    const SharedArgument&, const ForeseenArgument&, const ObserverArgument&>(),
-           py::arg("stages"), py::kw_only(), py::arg("budget"), py::arg("planner"),
-           py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
-           py::arg("output_held"), py::arg("enforce"), py::arg("offload"), py::arg("machine"),
-           py::arg("sharded"), py::arg("shared"), py::arg("foreseen"), py::arg("observer"))
+      .def(py::init<const std::vector<StageArgument>&, const ShardedArgument&,
+                    const SharedArgument&, const py::kwargs&>(),
+           py::arg("stages"), py::arg("sharded"), py::arg("shared"), remat_table().names().c_str())
       .def("machine", &Remat::machine)
       .def("forward", &Remat::forward, py::arg("inputs"))
       .def("plan_for", &Remat::plan_for, py::arg("inputs"))
@@ -220,12 +214,8 @@ void bind_remat(py::module_& m) {
       .def("report", &Remat::report);
   py::class_<RematJoin>(m, "RematJoin")
       .def(py::init<const std::vector<BranchArgument>&, const std::vector<StageArgument>&,
-                    const BudgetArgument&, int64_t, const LossArgument&,
-                    const std::optional<std::vector<Text>>&, const Text&, bool, bool,
-                    const ForeseenArgument&, const ObserverArgument&>(),
-           py::arg("branches"), py::arg("tail"), py::kw_only(), py::arg("budget"),
-           py::arg("time_limit_ns"), py::arg("loss"), py::arg("alternatives"), py::arg("name"),
-           py::arg("output_held"), py::arg("enforce"), py::arg("foreseen"), py::arg("observer"))
+                    const py::kwargs&>(),
+           py::arg("branches"), py::arg("tail"), remat_table().names().c_str())
       .def("forward", &RematJoin::forward, py::arg("inputs"))
       .def("plan_for", &RematJoin::plan_for, py::arg("inputs"))
       .def("set_budget", &RematJoin::set_budget, py::arg("budget"))
@@ -234,9 +224,8 @@ void bind_remat(py::module_& m) {
       .def("planned", &RematJoin::planned)
       .def("join", &RematJoin::join)
       .def("report", &RematJoin::report);
-  m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"), py::kw_only(),
-        py::arg("loss"), py::arg("alternatives"), py::arg("name"), py::arg("output_held"),
-        py::arg("observer"));
+  m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"),
+        remat_table().names().c_str());
 }
 
 }  // namespace reprise::python

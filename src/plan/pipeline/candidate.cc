@@ -122,8 +122,16 @@ PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
   return draft;
 }
 
+common::SearchControl control_of(const PipelineProblem& problem, const char* planner) {
+  return {
+      PlanOptions{.time_limit = problem.options.time_limit, .observer = problem.options.observer},
+      planner};
+}
+
 BestPlan::BestPlan(const PipelineProblem& problem)
-    : problem_(problem), last_(problem.budgets.size(), Bytes(0)) {}
+    : problem_(problem),
+      control_(control_of(problem, "pipeline")),
+      last_(problem.budgets.size(), Bytes(0)) {}
 
 void BestPlan::note_miss(const Miss& miss) {
   if (!closest_ || miss.over < closest_->over) closest_ = miss;
@@ -170,6 +178,7 @@ std::optional<Nanos> time_of_draft(const Pipeline& pipeline, const PipelinePlan&
 }  // namespace
 
 std::optional<std::vector<size_t>> BestPlan::consider(const PipelinePlan& plan) {
+  control_.report(-1);
   if (best_) {  // A plan that is slower than that is not worth more.
     const std::optional<Nanos> time = time_of_draft(problem_.pipeline, plan);
     if (!time) return std::nullopt;
@@ -227,7 +236,7 @@ PipelineAnswer BestPlan::answer(Nanos lower_bound) const {
     throw InternalError(
         "every order of a pipeline that was tried has devices that wait for each other");
   }
-  answer.termination = Termination::kInfeasible;
+  answer.termination = late() ? Termination::kTimeLimit : Termination::kInfeasible;
   answer.blocking_device = problem_.pipeline.devices[closest_->device].name;
   answer.needed = closest_->peak;
   return answer;
@@ -258,6 +267,7 @@ bool try_order(const PipelineProblem& problem, const Layout& layout, const Order
     }
     std::vector<char> kept(layout.parts(), 1);
     for (bool changed = true; changed;) {
+      if (ran && best.late()) return true;
       const auto over = best.consider(
           draft_plan(pipeline, layout, plans, with_messages(layout, make(plans), slack)));
       if (!over) break;

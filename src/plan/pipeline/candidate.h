@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/common/search_control.h"
 #include "plan/pipeline/layout.h"
 #include "plan/pipeline/messages.h"
 #include "plan/pipeline/orders.h"
@@ -32,6 +33,9 @@ PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan
 PipelinePlan draft_plan(const Pipeline& pipeline, const Layout& layout,
                         const std::vector<PartPlan>& plans, Orders orders);
 
+// Returns the limit on the time of a search, and its observer.
+common::SearchControl control_of(const PipelineProblem& problem, const char* planner);
+
 // BestPlan has the best plan that was tried so far, and the one that came closest where nothing
 // fits.
 class BestPlan {
@@ -41,10 +45,13 @@ class BestPlan {
   // Simulates the plan. Returns the devices on which it is over the budget, and an empty list if
   // the plan is not faster than the best one. Returns nothing if devices wait for each other.
   std::optional<std::vector<size_t>> consider(const PipelinePlan& plan);
+  // Says whether the time for planning is over.
+  bool late() const { return control_.out_of_time(); }
   // Takes the answer of another planner as one more plan.
   void consider(const PipelineAnswer& answer);
 
   bool found() const { return best_.has_value(); }
+  bool tried() const { return found() || closest_; }
   Nanos time() const { return time_; }
   const std::optional<PipelinePlan>& plan() const { return best_; }
   // By device: the peaks of the plan that was simulated last.
@@ -61,6 +68,7 @@ class BestPlan {
   void note_miss(const Miss& miss);
 
   const PipelineProblem& problem_;
+  common::SearchControl control_;
   std::optional<PipelinePlan> best_;
   Nanos time_;
   std::optional<Miss> closest_;

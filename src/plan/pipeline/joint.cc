@@ -40,10 +40,14 @@ namespace {
 
 // Asks the other rows. zb_h1 refuses problems without weight parts, and interleaved those without a
 // link from the last device to the first.
-void consider_rows(const PipelineProblem& problem, BestPlan& best) {
+void consider_rows(const PipelineProblem& problem, const common::SearchControl& control,
+                   BestPlan& best) {
+  PipelineOptions options = problem.options;
   for (const auto row : {one_f_one_b, gpipe, cheapest_stages, adapipe, zero_bubble, interleaved}) {
+    if (best.tried() && control.out_of_time()) return;
+    options.time_limit = control.time_left();
     try {
-      best.consider(row(problem));
+      best.consider(row({problem.pipeline, problem.budgets, options}));
     } catch (const InputError&) {
       continue;
     }
@@ -52,14 +56,15 @@ void consider_rows(const PipelineProblem& problem, BestPlan& best) {
 
 // Asks the other rows again, with the cuts of the best plan. Where links are slow, their orders, which
 // have other micro-batches in flight, may be faster than those of order_rules.h.
-void consider_rows_with_cuts_of_best(const PipelineProblem& problem, BestPlan& best) {
+void consider_rows_with_cuts_of_best(const PipelineProblem& problem,
+                                     const common::SearchControl& control, BestPlan& best) {
   while (best.found() && best.plan()->parts.size() == problem.pipeline.devices.size()) {
     const Nanos before = best.time();
     PipelineOptions options = problem.options;
     for (size_t q = 1; q < best.plan()->parts.size(); ++q) {
       options.cuts.push_back(best.plan()->parts[q].first_stage);
     }
-    consider_rows({problem.pipeline, problem.budgets, options}, best);
+    consider_rows({problem.pipeline, problem.budgets, options}, control, best);
     if (best.time() >= before) return;
   }
 }
@@ -113,13 +118,13 @@ PipelineAnswer joint(const PipelineProblem& problem) {
   require_links(problem.pipeline, layout_of(problem.pipeline, problem.options.cuts, 1));
   common::SearchControl control = control_of(problem, "pipeline");
   BestPlan best(problem);
-  consider_rows(problem, best);
+  consider_rows(problem, control, best);
   PartCosts costs(problem, Pieces::kAll, control);
   if (costs.complete()) {
     search_cuts(costs, control, best);
     if (costs.given_cuts().empty()) {
       move_cuts(costs, control, best);
-      consider_rows_with_cuts_of_best(problem, best);
+      consider_rows_with_cuts_of_best(problem, control, best);
     }
   }
   const bool several = best.found() && best.plan()->parts.size() > problem.pipeline.devices.size();

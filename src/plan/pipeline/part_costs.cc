@@ -32,12 +32,6 @@ int64_t most_memory(const PipelineProblem& problem) {
 
 }  // namespace
 
-common::SearchControl control_of(const PipelineProblem& problem, const char* planner) {
-  return {
-      PlanOptions{.time_limit = problem.options.time_limit, .observer = problem.options.observer},
-      planner};
-}
-
 PartCosts::PartCosts(const PipelineProblem& problem, Pieces pieces, common::SearchControl& control)
     : problem_(problem),
       stages_(problem.pipeline.chain.stages.size()),

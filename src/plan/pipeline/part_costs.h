@@ -8,15 +8,13 @@
 #include <vector>
 
 #include "plan/common/search_control.h"
+#include "plan/pipeline/candidate.h"
 #include "plan/pipeline/layout.h"
 #include "plan/pipeline/order_rules.h"
 #include "plan/pipeline/part_plans.h"
 #include "reprise/plan/pipeline.h"
 
 namespace reprise::internal::pipeline {
-
-// Returns the limit on the time of a search, and its observer.
-common::SearchControl control_of(const PipelineProblem& problem, const char* planner);
 
 inline constexpr Nanos kNoTime{std::numeric_limits<int64_t>::max()};
 

@@ -32,6 +32,7 @@ void try_cuts(PartCosts& costs, const std::vector<size_t>& cuts, BestPlan& best)
     for (int repair = 0; repair < kMostRepairs; ++repair) {
       const std::vector<PartPlan> plans = plans_of(costs, cuts, reserved);
       if (plans.size() < costs.parts()) break;
+      if (best.tried() && best.late()) return;
       const Orders order = order_of(costs.rule(), costs.pipeline(), layout, plans);
       const auto over = best.consider(
           draft_plan(costs.pipeline(), layout, plans, with_messages(layout, order, slack)));

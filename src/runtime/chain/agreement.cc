@@ -14,7 +14,7 @@
 
 namespace reprise::runtime::internal::chain {
 
-using distributed::Peers;
+using distributed::Ranks;
 
 namespace {
 
@@ -44,50 +44,45 @@ void for_each_number(Chain& chain, Visit&& visit) {
   }
 }
 
-void require_same_stages(Peers& peers, const Chain& chain) {
+void require_same_stages(Ranks& ranks, const Chain& chain) {
   Chain structure = chain;
   for_each_number(structure, [](auto& number) { number = {}; });
   const std::string mine = canonical_sha256(to_json(structure));
-  const std::vector<std::string> all = peers.exchange(mine, "the stages that it has measured");
-  std::vector<size_t> others;
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) others.push_back(rank);
-  }
-  if (others.empty()) return;
-  throw InputError(
-      fmt::format("the ranks of the process group have measured different stages: rank {} differs "
-                  "from rank 0. Give all ranks the same stages, options, and inputs of the same "
-                  "shapes",
-                  fmt::join(others, " and rank ")));
+  ranks.require_equal(mine, "the stages that it has measured", [](const Ranks::Difference& found) {
+    return fmt::format(
+        "the ranks of the process group have measured different stages: rank {} differs from rank "
+        "0. Give all ranks the same stages, options, and inputs of the same shapes",
+        found.ranks);
+  });
 }
 
 }  // namespace
 
-int64_t largest(Peers& peers, int64_t mine, c10::Device device, const std::string& what) {
+int64_t largest(Ranks& ranks, int64_t mine, c10::Device device, const std::string& what) {
   std::vector<int64_t> numbers{mine};
-  peers.maxima(numbers, device, what);
+  ranks.maxima(numbers, device, what);
   return numbers[0];
 }
 
-bool on_any_rank(Peers* peers, bool mine, c10::Device device) {
-  if (peers == nullptr) return mine;
-  return largest(*peers, mine ? 1 : 0, device, "what it has found in a stage") != 0;
+bool on_any_rank(Ranks* ranks, bool mine, c10::Device device) {
+  if (ranks == nullptr) return mine;
+  return largest(*ranks, mine ? 1 : 0, device, "what it has found in a stage") != 0;
 }
 
-void agree_on_chain(Peers& peers, Chain& chain, c10::Device device) {
-  require_same_stages(peers, chain);
+void agree_on_chain(Ranks& ranks, Chain& chain, c10::Device device) {
+  require_same_stages(ranks, chain);
   std::vector<int64_t> numbers;
   for_each_number(chain, [&](const auto& number) { numbers.push_back(number.count()); });
-  peers.maxima(numbers, device, "the exchange of bytes and times");
+  ranks.maxima(numbers, device, "the exchange of bytes and times");
   size_t next = 0;
   for_each_number(chain, [&](auto& number) {
     number = std::remove_reference_t<decltype(number)>(numbers[next++]);
   });
 }
 
-bool all_measured(Peers& peers, bool mine, c10::Device device) {
+bool all_measured(Ranks& ranks, bool mine, c10::Device device) {
   std::vector<int64_t> numbers{mine ? 1 : 0, mine ? 0 : 1};
-  peers.maxima(numbers, device, "the inputs of its step");
+  ranks.maxima(numbers, device, "the inputs of its step");
   if (numbers[0] != 0 && numbers[1] != 0) {
     throw InputError(
         "some ranks of the process group were given inputs that they know, and others have to "
@@ -97,10 +92,10 @@ bool all_measured(Peers& peers, bool mine, c10::Device device) {
   return numbers[0] != 0;
 }
 
-PlanResult plan_together(Peers& peers, const Problem& problem, const PlanOptions& options) {
+PlanResult plan_together(Ranks& ranks, const Problem& problem, const PlanOptions& options) {
   const Graph graph = lowered(problem, order_of(problem));
   const Bytes budget = options.budget.resolve(baseline(graph).peak);
-  return distributed::plan_of_first(peers, graph, budget, [&] { return plan(problem, options); });
+  return distributed::plan_of_first(ranks, graph, budget, [&] { return plan(problem, options); });
 }
 
 }  // namespace reprise::runtime::internal::chain

@@ -296,7 +296,7 @@ void ChainStep::note_moving(size_t stage, ValueIndex value, std::vector<WeakStor
   if (!moved_ || !moved_->moves(value)) return;
   drop_dead(storages);
   const int64_t bytes = counted_bytes_of(storages);
-  const int64_t planned = planned_->value_bytes[static_cast<size_t>(value)].count();
+  const int64_t planned = planned_->value_bytes[value].count();
   // Fewer bytes are those of memory of a module, which counts apart and stays where it is.
   if (bytes > planned) {
     planned_->outdated = true;
@@ -386,7 +386,7 @@ void ChainStep::run_backward_op(size_t stage, size_t option) {
   Tensors& arriving = gradients_[model.output_of(stage)];
   StageGradients made = run_backward(model.stages[stage], std::move(kept), std::move(arriving),
                                      model.parameters, book_, [&](size_t boundary) {
-                                       for (ValueIndex value : pass.freed[boundary]) free(value);
+                                       for (ValueIndex value : pass.freed[boundary]) free(value, 0);
                                        give_up(pass.begin + boundary, 0);
                                      });
   gradients_[model.input_of(pass.begin)] = std::move(made.inputs);
@@ -414,11 +414,8 @@ MovedValues& ChainStep::moving() {
 
 void ChainStep::copy(const CopyAction& copy) { moving().copy(copy); }
 void ChainStep::wait(ValueIndex value, int32_t memory) { moving().wait(value, memory); }
-void ChainStep::free_elsewhere(ValueIndex value, int32_t memory) {
-  moving().free_elsewhere(value, memory);
-}
-
-void ChainStep::free(ValueIndex value) {
+void ChainStep::free(ValueIndex value, int32_t memory) {
+  if (memory > 0) return moving().free(value, memory);
   if (moved_ && moved_->leave(value)) return;
   const Places::Place& place = places_.of(value);
   switch (place.kind) {

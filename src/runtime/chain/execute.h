@@ -80,10 +80,9 @@ class ChainStep final : public Backend {
   void measure_with(device::StepMeter* meter);
 
   void run(const RunAction& step) override;
-  void free(ValueIndex value) override;
+  void free(ValueIndex value, int32_t memory) override;
   void copy(const CopyAction& copy) override;
   void wait(ValueIndex value, int32_t memory) override;
-  void free_elsewhere(ValueIndex value, int32_t memory) override;
 
  private:
   void run_forward_op(size_t stage, const RunAction& step);

@@ -158,7 +158,7 @@ class Measurement {
 
   // All ranks run the same stages in the same way, so one answer stands for all ranks.
   bool on_any_rank(bool mine) const {
-    return chain::on_any_rank(model_.peers, mine, model_.device);
+    return chain::on_any_rank(model_.ranks, mine, model_.device);
   }
 
   // Each backward of a stage begins without gradients of its sharded parameters, as in a step.
@@ -393,9 +393,7 @@ class Measurement {
 
   // Returns the bytes that stay until the end of the step and count with the weight gradients of
   // stage i.
-  int64_t left_behind(size_t i) const {
-    return left_behind(i, held_bytes_, options_.output_held);
-  }
+  int64_t left_behind(size_t i) const { return left_behind(i, held_bytes_, options_.output_held); }
   int64_t left_behind(size_t i, const LossBytes& loss, bool output_held) const {
     int64_t bytes = i + 1 == model_.stages.size() ? loss.resident : 0;
     // The last backward gives back an output that it reads, but the caller still holds the output.

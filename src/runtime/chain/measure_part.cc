@@ -58,7 +58,7 @@ void require_own_parameters(const PreparedModel& model) {
         throw InputError(fmt::format(
             "the stages '{}' and '{}' share a parameter; in a pipeline each parameter belongs to "
             "one stage: make them one stage",
-            model.stages[static_cast<size_t>(user[p])].stage.name, model.stages[i].stage.name));
+            model.stages[user[p]].stage.name, model.stages[i].stage.name));
       }
       user[p] = static_cast<int64_t>(i);
     }

@@ -62,16 +62,14 @@ void MovedValues::wait(ValueIndex value, int32_t memory) {
 }
 
 bool MovedValues::leave(ValueIndex value) {
-  if (!copies_.is_elsewhere(value)) return false;
+  if (!copies_.has(value)) return false;
   for (const c10::Storage& storage : storages_of(value)) {
     drop_memory(*storage.unsafeGetStorageImpl(), kAway);
   }
   return true;
 }
 
-void MovedValues::free_elsewhere(ValueIndex value, int32_t memory) {
-  copies_.free_elsewhere(value, memory);
-}
+void MovedValues::free(ValueIndex value, int32_t memory) { copies_.free(value, memory); }
 
 void MovedValues::end() noexcept {
   copies_.end();  // before the memory that copies write goes

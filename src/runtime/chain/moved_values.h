@@ -27,7 +27,7 @@ class MovedValues {
   MovedValues(const MovedValues&) = delete;
   MovedValues& operator=(const MovedValues&) = delete;
 
-  bool moves(ValueIndex value) const { return moves_[static_cast<size_t>(value)]; }
+  bool moves(ValueIndex value) const { return moves_[value]; }
   // A run has written the value, which moves.
   void set(ValueIndex value, std::vector<device::WeakStorage> storages);
 
@@ -36,7 +36,7 @@ class MovedValues {
   // Frees the memory of a value on the device. Returns false, and does nothing, if the value is
   // nowhere else.
   bool leave(ValueIndex value);
-  void free_elsewhere(ValueIndex value, int32_t memory);
+  void free(ValueIndex value, int32_t memory);
 
   // Ends the copies that are under way, and forgets all values. Storages without memory stay so.
   void end() noexcept;

@@ -136,8 +136,7 @@ PipelinePart::Way PipelinePart::way_of(const PartPlan& plan, int32_t first_stage
   for (size_t a = 0; a < actions.size(); ++a) {
     if (actions[a].kind != ActionKind::kRun) continue;
     const Run& run = runs[starts.size()];
-    const Variant& variant =
-        graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
+    const Variant& variant = graph.ops[run.op].variants[run.variant];
     if (std::find(variant.reads.begin(), variant.reads.end(), input) != variant.reads.end()) {
       last_use = a;
     }
@@ -145,7 +144,7 @@ PipelinePart::Way PipelinePart::way_of(const PartPlan& plan, int32_t first_stage
   }
   if (gets_input_) {
     actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(last_use) + 1,
-                   {ActionKind::kFree, graph.values[static_cast<size_t>(input)].id, ""});
+                   {ActionKind::kFree, graph.values[input].id, ""});
     for (size_t& start : starts) start += start > last_use ? 1 : 0;
   }
   starts.push_back(actions.size());
@@ -169,6 +168,22 @@ void PipelinePart::use(const PipelinePlan& plan, size_t part) {
   planned_->set_plan(with_frees(graph, plain_runs(graph)), {});
   ways_ = std::move(ways);
   way_of_ = own.plan_of;
+}
+
+void PipelinePart::keep_everything(int64_t micro_batches) {
+  const std::vector<reprise::Stage>& stages = planned_->chain.stages;
+  PartPlan plain;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const std::string& option = stages[i].options.front().name;
+    plain.forward.push_back({fmt::format("F{}", i), option});
+    plain.backward.insert(plain.backward.begin(), {fmt::format("B{}", i), option});
+  }
+  PipelinePlan plan;
+  plan.parts.emplace_back();
+  plan.parts[0].stages = static_cast<int32_t>(stages.size());
+  plan.parts[0].plans.push_back(std::move(plain));
+  plan.parts[0].plan_of.assign(micro_batches, 0);
+  use(plan, 0);
 }
 
 void PipelinePart::require_unchanged() const {
@@ -216,7 +231,7 @@ PipelinePart::Flight& PipelinePart::flight(int64_t micro_batch) {
 }
 
 const PipelinePart::Way& PipelinePart::way(int64_t micro_batch) const {
-  return ways_.at(static_cast<size_t>(way_of_[static_cast<size_t>(micro_batch)]));
+  return ways_.at(way_of_[micro_batch]);
 }
 
 void PipelinePart::give(int64_t micro_batch, Tensors input) {

@@ -48,6 +48,8 @@ class PipelinePart {
 
   // Takes the plans of part number `part`. The plan is valid for the problem.
   void use(const PipelinePlan& plan, size_t part);
+  // Takes a plan that keeps all that backwards need. The part runs no loss.
+  void keep_everything(int64_t micro_batches);
 
   // A step begins: with a limit on the bytes of this process, or without.
   void begin_step(std::optional<int64_t> limit);

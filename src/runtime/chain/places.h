@@ -34,7 +34,7 @@ class Places {
     return backwards_[static_cast<size_t>(op) - stages() - 1];
   }
 
-  const Place& of(ValueIndex value) const { return places_[static_cast<size_t>(value)]; }
+  const Place& of(ValueIndex value) const { return places_[value]; }
   // These functions return the value that a stage writes, and the one that it saves with an option.
   ValueIndex output(size_t stage) const { return outputs_[stage]; }
   ValueIndex saved(size_t stage, size_t option) const {

@@ -246,7 +246,7 @@ bool prepare_piece(const Piece& piece, bool may_join, PreparedModel& model, Tens
     const auto fast = [&] { return observer.fast(x); };
     // Each run may be one of all ranks.
     const auto differ = [&](const Tensors& a, const Tensors& b) {
-      return on_any_rank(model.peers, !same_bits(a, b), model.device);
+      return on_any_rank(model.ranks, !same_bits(a, b), model.device);
     };
     fast_differs = differ(seen.outputs, run_again(fast));
     if (fast_differs) {  // without gradients, at every run, or only at the first run
@@ -408,9 +408,9 @@ std::vector<bool> PreparedModel::output_needs_grad() const {
 }
 
 PreparedModel prepare(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail,
-                      const std::vector<Tensors>& samples, distributed::Peers* peers) {
+                      const std::vector<Tensors>& samples, distributed::Ranks* ranks) {
   PreparedModel model;
-  model.peers = peers;
+  model.ranks = ranks;
   Tensors all;
   for (const Tensors& sample : samples) all.insert(all.end(), sample.begin(), sample.end());
   model.device = device_of(all);

@@ -12,7 +12,7 @@
 
 #include "reprise/runtime/stage.h"
 #include "runtime/chain/stage_runner.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -35,7 +35,7 @@ struct PreparedModel {
   std::vector<at::Tensor> buffers;     // those that a forward pass advances, each once
   c10::Device device{c10::kCPU};
   std::function<Tensors()> resident = {};  // RematOptions::resident
-  distributed::Peers* peers = nullptr;     // that train the same stages together with this rank
+  distributed::Ranks* ranks = nullptr;     // that train the same stages together with this rank
 
   size_t branch_of(size_t stage) const;
   bool begins(size_t stage) const { return branches[branch_of(stage)].first == stage; }
@@ -63,9 +63,9 @@ struct PreparedModel {
 // the stage. Buffers and random state are put back. Throws InputError (with the stage's name) when
 // a stage fails, returns no tensor, mixes devices, does not repeat itself, writes its parameters,
 // writes one of several inputs in one memory, or uses a tensor from outside that has a history.
-// `samples` has the inputs of each branch. The stages of the tail become one stage. With peers, all
+// `samples` has the inputs of each branch. The stages of the tail become one stage. With ranks, all
 // ranks call this together and find out the same.
 PreparedModel prepare(const std::vector<StageBranch>& branches, const std::vector<Stage>& tail,
-                      const std::vector<Tensors>& samples, distributed::Peers* peers = nullptr);
+                      const std::vector<Tensors>& samples, distributed::Ranks* ranks = nullptr);
 
 }  // namespace reprise::runtime::internal::chain

@@ -184,28 +184,26 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
   const auto known = std::find_if(instances.begin(), instances.end(),
                                   [&](const auto& instance) { return instance->key == key; });
   const bool measured = known != instances.end();
-  if (peers) all_measured(*peers, measured, inputs.at(0).at(0).device());
+  if (ranks) all_measured(*ranks, measured, inputs.at(0).at(0).device());
   if (measured) return **known;
   auto instance = std::make_unique<Instance>(std::move(key));
   MeasureOptions measuring = options.measure;
-  if (peers) measuring.max_repeats = measuring.min_repeats;  // as many on all ranks
+  if (ranks) measuring.max_repeats = measuring.min_repeats;  // as many on all ranks
   if (!measuring.observer) measuring.observer = options.observer;
   const Loss loss = options.loss ? options.loss : default_loss;
   const Measuring alone;
-  PreparedModel prepared = prepare(branches, tail, inputs, peers.get());
+  PreparedModel prepared = prepare(branches, tail, inputs, ranks.get());
   prepared.resident = options.resident;
   instance->planned = std::make_shared<PlannedModel>(std::move(prepared));
   MeasuredChain found = overheads.note(
       "measure", instances.empty() ? "it is the first time" : "these inputs are of another kind",
       [&] { return measure(instance->planned->model, inputs, loss, measuring); },
-      [](const MeasuredChain& made) {
-        return fmt::format("{} stages", made.chain.stages.size());
-      });
+      [](const MeasuredChain& made) { return fmt::format("{} stages", made.chain.stages.size()); });
   instance->output_dropped = std::move(found.output_dropped);
-  if (peers) {
+  if (ranks) {
     const c10::Device device = instance->planned->model.device;
-    agree_on_chain(*peers, found.chain, device);
-    if (instance->output_dropped) agree_on_chain(*peers, *instance->output_dropped, device);
+    agree_on_chain(*ranks, found.chain, device);
+    if (instance->output_dropped) agree_on_chain(*ranks, *instance->output_dropped, device);
   }
   instance->spread = std::move(found.spread);
   instance->processor_percent = found.processor_percent;
@@ -253,10 +251,10 @@ void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t
     }
     planning.budget = options.budget.resolve(share_of->peak);
   }
-  if (peers) {
+  if (ranks) {
     const int64_t room = planning.budget.resolve(Bytes(0)).count();
     const int64_t least =
-        -largest(*peers, -room, instance.planned->model.device, "the budget of its step");
+        -largest(*ranks, -room, instance.planned->model.device, "the budget of its step");
     if (least < Budget().resolve(Bytes(0)).count()) planning.budget = Bytes(least);
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
@@ -286,8 +284,8 @@ void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t
   instance.peak_if_dropped.reset();
   if (instance.output_dropped) {
     instance.output_dropped->fixed = chain.fixed;
-    const Problem dropped = problem_of(instance.planned->model, *instance.output_dropped,
-                                       instance.planned->inputs);
+    const Problem dropped =
+        problem_of(instance.planned->model, *instance.output_dropped, instance.planned->inputs);
     const Graph graph = lowered(dropped, order_of(dropped, result.plan->actions));
     instance.peak_if_dropped = simulate(graph, result.plan->actions, planning.machine).peak;
   }
@@ -385,7 +383,7 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
     drain_backward_queue();
     drift = memory_count(device).live + beside;
   }
-  if (peers) drift = largest(*peers, drift, device, "the beginning of its step");
+  if (ranks) drift = largest(*ranks, drift, device, "the beginning of its step");
   const bool planned = instance.result.plan.has_value();
   const bool too_little_room =
       planned && instance.result.plan->peak + Bytes(drift) > instance.result.budget;
@@ -431,8 +429,8 @@ int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelConte
   require_plain_modules(tail);
   const at::Tensor& first = inputs[0][0];
   if (first.device().is_cpu()) install_cpu_allocator();
-  find_peers();
-  if (peers) peers->require_sound();
+  find_ranks();
+  if (ranks) ranks->require_sound();
   open_far_memory(first);
   Instance& instance = telling([&]() -> Instance& { return instance_for(inputs, contents); });
   const int64_t uncounted = replan_if_needed(instance, inputs, contents);

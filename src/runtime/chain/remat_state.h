@@ -17,7 +17,7 @@
 #include "runtime/device/overheads.h"
 #include "runtime/device/step_log.h"
 #include "runtime/device/turns.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/transfer/offload.h"
 
 namespace reprise::runtime {
@@ -68,8 +68,8 @@ struct Remat::State {
   // A share of the budget is of the peak of the first plan that was asked for one.
   std::optional<SharedPeak> share_of;
   std::optional<Bytes> first_level;  // Chain::fixed at the first plan for the budget
-  bool chosen = false;  // whether the memory was chosen for this budget
-  std::unique_ptr<internal::distributed::Peers> peers;  // of RematOptions::group
+  bool chosen = false;               // whether the memory was chosen for this budget
+  std::unique_ptr<internal::distributed::Ranks> ranks;  // of RematOptions::group
 
   // The inputs are those of each branch.
   internal::chain::ModelContents contents() const {
@@ -81,22 +81,17 @@ struct Remat::State {
   bool has_sharded_parameters() const;
   bool has_ways() const;
   bool any_stage(const std::function<bool(const Stage&)>& matches) const;
-  // Calls the function. If it throws, the peers hear of it.
+  // Calls the function. If it throws, the ranks hear of it.
   template <class Function>
   decltype(auto) telling(Function&& function) const {
-    try {
-      return function();
-    } catch (const std::exception& error) {
-      if (peers) peers->tell(error.what());
-      throw;
-    }
+    return internal::distributed::telling(ranks.get(), std::forward<Function>(function));
   }
   Instance& instance_for(const std::vector<Tensors>& inputs,
                          const internal::chain::ModelContents& contents);
   void open_far_memory(const at::Tensor& input);
   void drop_outdated();
-  void find_peers();
-  // Plans for this rank, or with its peers for all.
+  void find_ranks();
+  // Plans for this rank, or with its ranks for all.
   PlanResult ask(const internal::chain::Problem& problem, const PlanOptions& planning) const;
   void make_plan(const std::string& why, Instance& instance, int64_t offset, Bytes inputs);
   PlanResult answer(Instance& instance, PlanOptions& planning);

@@ -36,7 +36,8 @@ namespace {
 struct BackwardTurn {
   std::shared_ptr<Remat::State> state;
   Turn turn;
-  explicit BackwardTurn(std::shared_ptr<Remat::State> s) : state(std::move(s)), turn(state->turns) {}
+  explicit BackwardTurn(std::shared_ptr<Remat::State> s)
+      : state(std::move(s)), turn(state->turns) {}
 };
 
 // A RematNode is one step in flight: the autograd node of the whole model.
@@ -205,7 +206,7 @@ Tensors run_step(const std::shared_ptr<Remat::State>& state, const std::vector<T
   try {
     return run_planned(state, inputs);
   } catch (const StageChanged& change) {
-    if (!change.undone() || state->peers) throw;  // The other ranks have begun this step.
+    if (!change.undone() || state->ranks) throw;  // The other ranks have begun this step.
   }
   return run_planned(state, inputs);  // measured again
 }

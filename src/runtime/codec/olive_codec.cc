@@ -175,7 +175,7 @@ struct Group {
   Stated encode(const OliveNumbers& olive, const Element* x, int64_t count, float& step,
                 uint8_t* codes) {
     std::fill(numbers.begin(), numbers.end(), 0.0f);
-    for (int64_t i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = static_cast<float>(x[i]);
+    for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<float>(x[i]);
     const float most = largest_in(numbers);
     if (!(most > kLeastOfGroup)) {
       step = std::isnan(most) ? most : 0;
@@ -190,7 +190,7 @@ struct Group {
     decode_group(olive, codes, count, step, decoded.data());
     double bound = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const auto back = static_cast<double>(decoded[static_cast<size_t>(i)]);
+      const auto back = static_cast<double>(decoded[i]);
       bound = std::max(bound, std::abs(static_cast<double>(x[i]) - back));
     }
     return {bound, most};
@@ -214,8 +214,8 @@ Stated encode_olive(at::ScalarType type, const void* x, int64_t elements, const 
       Group<Element> group(codec);
       for (int64_t g = begin; g < end; ++g) {
         const int64_t first = g * codec.group, count = std::min(codec.group, elements - first);
-        all[static_cast<size_t>(g)] = group.encode(olive, from + first, count, place.step[g],
-                                                   place.codes + first * codec.bits / 8);
+        all[g] = group.encode(olive, from + first, count, place.step[g],
+                              place.codes + first * codec.bits / 8);
       }
     });
   });

@@ -117,7 +117,7 @@ void decode_group_of_range(const uint8_t* codes, int64_t count, const Range& ran
       }
     }
     for (int64_t i = 0; i < left; ++i) {
-      x[begin + i] = static_cast<Element>(numbers[static_cast<size_t>(i)]);
+      x[begin + i] = static_cast<Element>(numbers[i]);
     }
   }
 }
@@ -131,8 +131,7 @@ void encode_elements(const Element* x, int64_t elements, const GroupCodec& codec
     std::vector<float> numbers(static_cast<size_t>(codec.group));
     for (int64_t g = begin; g < end; ++g) {
       const int64_t first = g * codec.group, count = std::min(codec.group, elements - first);
-      for (int64_t i = 0; i < count; ++i)
-        numbers[static_cast<size_t>(i)] = static_cast<float>(x[first + i]);
+      for (int64_t i = 0; i < count; ++i) numbers[i] = static_cast<float>(x[first + i]);
       const Range range = range_of(numbers.data(), count, (1 << codec.bits) - 1);
       place.least[g] = range.least;
       place.step[g] = range.step;

@@ -14,7 +14,14 @@ class StepMeter::MeasuredBackend final : public Backend {
   MeasuredBackend(StepMeter& meter, size_t first, Backend& backend)
       : meter_(meter), action_(first), backend_(backend) {}
 
+  bool has(int32_t memory) const override { return backend_.has(memory); }
+  // Runs on other devices are not measured.
   void run(const RunAction& step) override {
+    if (step.memory > 0) {
+      backend_.run(step);
+      ++action_;
+      return;
+    }
     const c10::Device device = meter_.device_;
     synchronize(device);
     meter_.note_peak();
@@ -26,12 +33,8 @@ class StepMeter::MeasuredBackend final : public Backend {
     meter_.samples_.push_back({action_++, time, Bytes(memory_count(device).peak)});
   }
 
-  void free(ValueIndex value) override {
-    backend_.free(value);
-    ++action_;
-  }
-  void run_elsewhere(const RunAction& step) override {
-    backend_.run_elsewhere(step);
+  void free(ValueIndex value, int32_t memory) override {
+    backend_.free(value, memory);
     ++action_;
   }
   void copy(const CopyAction& copy) override {
@@ -40,10 +43,6 @@ class StepMeter::MeasuredBackend final : public Backend {
   }
   void wait(ValueIndex value, int32_t memory) override {
     backend_.wait(value, memory);
-    ++action_;
-  }
-  void free_elsewhere(ValueIndex value, int32_t memory) override {
-    backend_.free_elsewhere(value, memory);
     ++action_;
   }
 

@@ -16,8 +16,11 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/peer_error.h"
 #include "runtime/distributed/gloo_backend.h"
+#include "runtime/distributed/ranks.h"
 
 namespace reprise::runtime {
+
+using internal::distributed::first_line;
 
 struct ProcessGroup::State {
   std::string name;
@@ -73,12 +76,6 @@ int number_of(const char* name, int least) {
       "{} in the environment is {}, and a number from {} on is expected: start the program by "
       "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each process",
       name, text.empty() ? "missing" : '"' + text + '"', least));
-}
-
-std::string first_line(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 // Returns the store in which ranks find each other. torchrun serves one itself; else rank 0 does.

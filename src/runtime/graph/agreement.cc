@@ -20,23 +20,13 @@
 namespace reprise::runtime::internal::graph {
 
 using device::shape_text;
-using distributed::Peers;
 using distributed::plan_of_first;
+using distributed::Ranks;
+using distributed::telling;
 using step::Bucket;
 using step::LeafGradient;
 
 namespace {
-
-// Calls the function. If it throws, the other ranks hear of it.
-template <class Function>
-auto telling(Peers& peers, Function&& function) {
-  try {
-    return function();
-  } catch (const std::exception& error) {
-    peers.tell(error.what());
-    throw;
-  }
-}
 
 // Calls `visit` for every number of the graph that may differ between ranks.
 template <class Visit>
@@ -83,39 +73,14 @@ std::string description(const StepProgram& program, const std::vector<at::Tensor
     }
   }
   for (const at::Tensor& tensor : tensors) all += '\n' + shape_text(tensor);
-  std::string quoted;
-  for (const char c : all) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (c == '\n') {
-      quoted += "\\n";
-    } else {
-      quoted += c;
-    }
-  }
-  const std::string hash = canonical_sha256("{\"step\":\"" + quoted + "\"}");
   return fmt::format("{} operations, buckets of {} elements, hash {}", structure.ops.size(),
-                     fmt::join(elements, ", "), hash.substr(0, 16));
-}
-
-void require_same_step(Peers& peers, const std::string& mine) {
-  const std::vector<std::string> all = peers.exchange(mine, "the capture of its step");
-  std::vector<size_t> others;
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) others.push_back(rank);
-  }
-  if (others.empty()) return;
-  throw InputError(fmt::format(
-      "the ranks of the process group have captured different steps: rank {} differs from rank 0. "
-      "Rank 0 has {}; rank {} has {}. Give all ranks the same model, the same options and inputs "
-      "of "
-      "the same shapes",
-      fmt::join(others, " and rank "), all[0], others[0], all[others[0]]));
+                     fmt::join(elements, ", "), text_sha256(all).substr(0, 16));
 }
 
 // Returns the numbers of all ranks, by rank.
-std::vector<int64_t> numbers_of_all(Peers& peers, int64_t mine, const std::string& what) {
+std::vector<int64_t> numbers_of_all(Ranks& ranks, int64_t mine, const std::string& what) {
   std::vector<int64_t> numbers;
-  for (const std::string& text : peers.exchange(std::to_string(mine), what)) {
+  for (const std::string& text : ranks.exchange(std::to_string(mine), what)) {
     numbers.push_back(std::stoll(text));
   }
   return numbers;
@@ -150,10 +115,10 @@ int64_t hash_of_run(const Tensors& inputs) {
 
 }  // namespace
 
-bool agree_on_run(Peers& peers, const Tensors& inputs, bool needs) {
+bool agree_on_run(Ranks& ranks, const Tensors& inputs, bool needs) {
   const int64_t hash = hash_of_run(inputs);
   std::vector<int64_t> numbers{needs ? 1 : 0, hash, -hash};
-  peers.maxima(numbers, c10::kCPU, "the begin of its step");
+  ranks.maxima(numbers, c10::kCPU, "the begin of its step");
   if (numbers[1] == -numbers[2]) return numbers[0] != 0;
   throw InputError(
       "the ranks that share out the work of a step have different inputs or different random "
@@ -161,59 +126,65 @@ bool agree_on_run(Peers& peers, const Tensors& inputs, bool needs) {
       "give all ranks the same batch, and the same seed before the first step");
 }
 
-void agree_on_actions(Peers& peers, const Plan& plan) {
+void agree_on_actions(Ranks& ranks, const Plan& plan) {
   std::string actions;
   for (const Action& action : plan.actions) {
     actions += fmt::format("{} {} {}\n", static_cast<int>(action.kind), action.id, action.variant);
   }
   const uint64_t hash = mixed(actions.size(), actions.data(), actions.size());
-  const std::vector<std::string> all =
-      peers.exchange(std::to_string(hash), "the plan that it was given");
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw InputError(fmt::format(
-        "ranks that share out the work of a step run one plan, and rank {} was given another plan "
-        "than rank 0: give all ranks the plan of one of them",
-        rank));
-  }
+  ranks.require_equal(
+      std::to_string(hash), "the plan that it was given", [](const Ranks::Difference& found) {
+        return fmt::format(
+            "ranks that share out the work of a step run one plan, and rank {} was given another "
+            "plan than rank 0: give all ranks the plan of one of them",
+            found.ranks);
+      });
 }
 
-void agree_on_step(Peers& peers, const StepProgram& program, const CaptureOptions& options) {
-  require_same_step(peers, description(program, common_tensors(program, options)));
+void agree_on_step(Ranks& ranks, const StepProgram& program, const CaptureOptions& options) {
+  ranks.require_equal(
+      description(program, common_tensors(program, options)), "the capture of its step",
+      [](const Ranks::Difference& found) {
+        return fmt::format(
+            "the ranks of the process group have captured different steps: rank {} differs from "
+            "rank 0. Rank 0 has {}; the first of the others has {}. Give all ranks the same model, "
+            "the same options and inputs of the same shapes",
+            found.ranks, found.first, found.other);
+      });
 }
 
-void agree_on_numbers(Peers& peers, StepProgram& program, const CaptureOptions& options) {
+void agree_on_numbers(Ranks& ranks, StepProgram& program, const CaptureOptions& options) {
   Graph& graph = program.lowered.graph;
   std::vector<int64_t> numbers;
   for_each_number(graph, [&](const auto& number) { numbers.push_back(number.count()); });
-  peers.maxima(numbers, program.step.recording.device, "the exchange of bytes and times");
+  ranks.maxima(numbers, program.step.recording.device, "the exchange of bytes and times");
   size_t next = 0;
   for_each_number(graph, [&](auto& number) {
     number = std::remove_reference_t<decltype(number)>(numbers[next++]);
   });
-  peers.copy_from_first(common_tensors(program, options));
+  ranks.copy_from_first(common_tensors(program, options));
 }
 
-StepPlan plan_together(Peers& peers, Graph& graph, const StepPlanOptions& options,
+StepPlan plan_together(Ranks& ranks, Graph& graph, const StepPlanOptions& options,
                        const PlanSearch& search) {
   const std::vector<int64_t> fixed =
-      numbers_of_all(peers, graph.fixed.count(), "its bytes before planning");
+      numbers_of_all(ranks, graph.fixed.count(), "its bytes before planning");
   graph.fixed = Bytes(*std::max_element(fixed.begin(), fixed.end()));
-  const Bytes mine = telling(peers, [&] { return options.budget.resolve(baseline(graph).peak); });
-  const std::vector<int64_t> budgets = numbers_of_all(peers, mine.count(), "its budget");
+  const Bytes mine = telling(&ranks, [&] { return options.budget.resolve(baseline(graph).peak); });
+  const std::vector<int64_t> budgets = numbers_of_all(ranks, mine.count(), "its budget");
   const Bytes budget(*std::min_element(budgets.begin(), budgets.end()));
   StepPlanOptions agreed = options;
   agreed.budget = budget == Budget().resolve(Bytes(0)) ? Budget() : Budget(budget);
 
   StepPlan found;
-  found.result = plan_of_first(peers, graph, budget, [&] {
+  found.result = plan_of_first(ranks, graph, budget, [&] {
     found = search(graph, agreed);
     return found.result;
   });
   if (!found.result.plan) return found;
-  found.slack = Bytes(
-      std::stoll(peers.from_first(std::to_string(found.slack.count()), "the slack of its plan")));
-  if (peers.rank() != 0) found.before_placement = found.result.plan->time;
+  const auto slack = [&] { return std::to_string(found.slack.count()); };
+  found.slack = Bytes(std::stoll(ranks.by_first("the slack of its plan", slack)));
+  if (ranks.rank() != 0) found.before_placement = found.result.plan->time;
   return found;
 }
 

@@ -15,17 +15,17 @@ using step::Share;
 
 namespace {
 
-// Returns the number of a bucket's sum, and of the exchange of its shares, among all that peers
+// Returns the number of a bucket's sum, and of the exchange of its shares, among all that ranks
 // have begun.
 size_t number_of_sum(size_t bucket) { return 2 * bucket; }
 size_t number_of_gather(size_t bucket) { return 2 * bucket + 1; }
 
 }  // namespace
 
-Averager::Averager(std::shared_ptr<distributed::Peers> peers) : peers_(std::move(peers)) {}
+Averager::Averager(std::shared_ptr<distributed::Ranks> ranks) : ranks_(std::move(ranks)) {}
 
 void Averager::begin(bool synchronized) {
-  peers_->require_sound();
+  ranks_->require_sound();
   running_ = true;
   synchronized_ = synchronized;
   waited_ = {};
@@ -34,7 +34,7 @@ void Averager::begin(bool synchronized) {
 void Averager::wait_for(size_t number) {
   if (!synchronizes()) return;
   const auto begun = std::chrono::steady_clock::now();
-  peers_->wait(number);
+  ranks_->wait(number);
   waited_ += Nanos(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
 }
 
@@ -45,7 +45,7 @@ void Averager::fill(const at::Tensor& place, const at::Tensor& gradient,
     return;
   }
   // DistributedDataParallel multiplies by the same number, in one operation where it can.
-  const at::Tensor share = at::native::wrapped_scalar_tensor(1.0 / peers_->size());
+  const at::Tensor share = at::native::wrapped_scalar_tensor(1.0 / ranks_->size());
   at::Tensor out = place;
   const at::Tensor& before = leaf.target.grad();
   if (!running_ || !before.defined()) {
@@ -61,7 +61,7 @@ void Averager::fill(const at::Tensor& place, const at::Tensor& gradient,
 }
 
 void Averager::start(size_t bucket, const at::Tensor& memory, const std::string& what) {
-  if (synchronizes()) peers_->start_sum(number_of_sum(bucket), memory, what);
+  if (synchronizes()) ranks_->start_sum(number_of_sum(bucket), memory, what);
 }
 
 void Averager::wait(size_t bucket) { wait_for(number_of_sum(bucket)); }
@@ -71,7 +71,7 @@ void Averager::start_gather(size_t bucket, const at::Tensor& memory,
   if (!synchronizes()) return;
   std::vector<std::pair<int64_t, int64_t>> parts;
   for (const Share& share : shares) parts.emplace_back(share.offset, share.elements);
-  peers_->start_gather(number_of_gather(bucket), memory, parts, what);
+  ranks_->start_gather(number_of_gather(bucket), memory, parts, what);
 }
 
 void Averager::wait_gather(size_t bucket) { wait_for(number_of_gather(bucket)); }

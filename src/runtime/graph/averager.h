@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "reprise/model/units.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/step/buckets.h"
 #include "runtime/step/recording.h"
 
@@ -18,7 +18,7 @@ namespace reprise::runtime::internal::graph {
 // An Averager is shared by the works of a captured step and by its state.
 class Averager {
  public:
-  explicit Averager(std::shared_ptr<distributed::Peers> peers);
+  explicit Averager(std::shared_ptr<distributed::Ranks> ranks);
 
   // Says that a run of the step begins. It averages if it is `synchronized`; else the buckets hold
   // the gradients of this rank alone. Before the first run and after end(), the works do not touch
@@ -41,7 +41,7 @@ class Averager {
   void wait_gather(size_t bucket);
 
  private:
-  std::shared_ptr<distributed::Peers> peers_;
+  std::shared_ptr<distributed::Ranks> ranks_;
   void wait_for(size_t number);
 
   bool running_ = false, synchronized_ = true;

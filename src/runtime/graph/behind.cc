@@ -80,7 +80,7 @@ class Placing {
       if (needed[c]) works[c].push_back(static_cast<int32_t>(c));
     }
     for (const CallVariant& variant : step.alternatives.variants) {
-      works[static_cast<size_t>(variant.call)].push_back(variant.work);
+      works[variant.call].push_back(variant.work);
     }
     for (const CallRealization& realization : step.alternatives.realizations) {
       for (const CallRealization::Piece& piece : realization.pieces) {
@@ -92,8 +92,8 @@ class Placing {
     for (size_t c = 0; c < needed.size(); ++c) {
       works[c].insert(works[c].end(), pieces_[c].begin(), pieces_[c].end());
       for (const int32_t work : works[c]) {
-        for (const int32_t e : externals_read(step.works.all[static_cast<size_t>(work)])) {
-          last_reader_[static_cast<size_t>(e)] = c;
+        for (const int32_t e : externals_read(step.works.all[work])) {
+          last_reader_[e] = c;
         }
       }
       if (is_guard(step.recording.calls[c])) last_guard_ = c;
@@ -114,11 +114,11 @@ class Placing {
   // Returns the call behind which the gradient of the leaf is complete, in whatever way it is made.
   size_t complete(size_t leaf) const {
     const int32_t value = step_.recording.gradients[leaf].gradient.index;
-    const int32_t maker = step_.recording.values[static_cast<size_t>(value)].maker;
+    const int32_t maker = step_.recording.values[value].maker;
     auto last = static_cast<size_t>(std::max(0, maker));
     for (size_t c = last + 1; c < pieces_.size(); ++c) {
       for (const int32_t work : pieces_[c]) {
-        const auto writes = values_written(step_.works.all[static_cast<size_t>(work)]);
+        const auto writes = values_written(step_.works.all[work]);
         if (std::find(writes.begin(), writes.end(), value) != writes.end()) last = c;
       }
     }
@@ -154,7 +154,7 @@ class Placing {
       last = std::max(last, waited_[b]);
       for (const Filling& filling : buckets[b].fillings) {
         const Update& update = step_.updates.each[filling.update];
-        last = std::max(last, last_reader_[static_cast<size_t>(update.external)]);
+        last = std::max(last, last_reader_[update.external]);
       }
       behind_[last].push_back({Behind::Kind::kShard, b});
       behind_[last].push_back({Behind::Kind::kGather, b});
@@ -166,10 +166,9 @@ class Placing {
   void place_updates() {
     for (size_t u = 0; u < step_.updates.each.size(); ++u) {
       const Update& update = step_.updates.each[u];
-      size_t last = std::max(
-          {last_reader_[static_cast<size_t>(update.external)], complete(update.leaf), last_guard_});
+      size_t last = std::max({last_reader_[update.external], complete(update.leaf), last_guard_});
       if (step_.buckets.has(update.leaf)) {
-        last = std::max(last, waited_[static_cast<size_t>(step_.buckets.of_leaf[update.leaf])]);
+        last = std::max(last, waited_[step_.buckets.of_leaf[update.leaf]]);
       }
       behind_[last].push_back({Behind::Kind::kUpdate, u});
     }

@@ -125,8 +125,8 @@ void refuse_other_users(const Recording& recording, const std::vector<size_t>& l
   std::vector<bool> of_gradient(recording.values.size(), false);
   for (const size_t l : leaves) {
     int32_t v = recording.gradients[l].gradient.index;
-    for (; v >= 0; v = recording.values[static_cast<size_t>(v)].previous) {
-      of_gradient[static_cast<size_t>(v)] = true;
+    for (; v >= 0; v = recording.values[v].previous) {
+      of_gradient[v] = true;
     }
   }
   bool behind = false;
@@ -136,7 +136,7 @@ void refuse_other_users(const Recording& recording, const std::vector<size_t>& l
     for (const Argument& argument : call.arguments) {
       for (const TensorRef& ref : argument.tensors) {
         if (ref.memory != Memory::kValue || argument.shape_only) continue;
-        if (!of_gradient[static_cast<size_t>(ref.index)]) continue;
+        if (!of_gradient[ref.index]) continue;
         refuse(fmt::format(
             "{}{}{} uses a gradient behind the backward, where it is not averaged yet (clipping, "
             "for example). Do that behind the step, and leave the optimizer outside, too",
@@ -157,7 +157,7 @@ std::vector<size_t> leaves_in_order(const Recording& recording) {
       refuse("a gradient is memory from outside the step: give the step a copy of it");
     }
     const auto moment = moments.find(leaf.gradient.index);
-    const int32_t maker = recording.values[static_cast<size_t>(leaf.gradient.index)].maker;
+    const int32_t maker = recording.values[leaf.gradient.index].maker;
     ready.emplace_back(
         moment != moments.end() ? moment->second : Moment(static_cast<size_t>(maker) + 1, 0), l);
   }
@@ -336,10 +336,10 @@ void add_buckets(RewrittenStep& step, Buckets buckets, const std::shared_ptr<Ave
   std::vector<Argument> averages;
   for (const Update& update : step.updates.each) {
     averages.push_back(of(buckets.gradient(step.recording, update.leaf)));
-    step.works.all[static_cast<size_t>(update.work)].arguments = {averages.back()};
+    step.works.all[update.work].arguments = {averages.back()};
   }
   if (!averages.empty()) {
-    step.works.all[static_cast<size_t>(step.updates.whole)].arguments = std::move(averages);
+    step.works.all[step.updates.whole].arguments = std::move(averages);
   }
   step.buckets = std::move(buckets);
 }

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/graph/agreement.h"
+#include "runtime/graph/link.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
@@ -25,7 +27,7 @@ Tensors written(const Recording& recording) {
   for (const Call& call : recording.calls) all.insert(call.effects.begin(), call.effects.end());
   Tensors tensors;
   for (const int32_t e : all) {
-    tensors.push_back(recording.externals[static_cast<size_t>(e)].tensor);
+    tensors.push_back(recording.externals[e].tensor);
   }
   return tensors;
 }
@@ -83,15 +85,23 @@ Captured::Captured(Circumstances now, StepProgram made)
 
 std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
                                        const CaptureOptions& options,
-                                       const std::shared_ptr<distributed::Peers>& peers) {
+                                       const std::shared_ptr<distributed::Ranks>& ranks) {
   Circumstances circumstances(sample, options);
-  StepProgram program = make_step_program(step, sample, options, peers);
+  StepProgram program = make_step_program(step, sample, options, ranks);
   const std::string changed = circumstances.difference_of_values(Circumstances(sample, options));
   if (!changed.empty()) {
     throw InputError(fmt::format(
         "the step cannot be captured: it changes what it depends on ({}), and a captured "
         "step does not run the function again. Change it outside the step",
         changed));
+  }
+  if (ranks) {
+    agree_on_step(*ranks, program, options);
+    agree_on_numbers(*ranks, program, options);
+    const step::Buckets& buckets = program.step.buckets;
+    if (!buckets.all.empty()) {
+      program.link = measure_link(*ranks, buckets, program.step.recording.device);
+    }
   }
   return std::make_unique<Captured>(std::move(circumstances), std::move(program));
 }

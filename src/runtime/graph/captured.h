@@ -26,8 +26,8 @@ class Effects {
   state::ValueKeeper kept_;
 };
 
-// A Captured stays where it is, because the replay refers to the program. No member changes what
-// another one is made from.
+// A Captured stays where it is, because the replay refers to the program, which nothing changes any
+// more.
 struct Captured {
   step::Circumstances circumstances;
   StepProgram program;
@@ -43,9 +43,10 @@ struct Captured {
   Captured& operator=(const Captured&) = delete;
 };
 
-// Captures the step. `peers` is null without a process group. Throws what capture() throws.
+// Captures the step. `ranks` is null without a process group; all ranks then agree on the step, its
+// numbers and their link. Throws what capture() throws.
 std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& sample,
                                        const CaptureOptions& options,
-                                       const std::shared_ptr<distributed::Peers>& peers);
+                                       const std::shared_ptr<distributed::Ranks>& ranks);
 
 }  // namespace reprise::runtime::internal::graph

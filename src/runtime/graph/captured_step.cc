@@ -21,6 +21,7 @@
 
 namespace reprise::runtime {
 
+using internal::distributed::telling;
 using internal::graph::FarKind;
 using internal::graph::StepPlan;
 using internal::step::describe;
@@ -33,17 +34,6 @@ struct CapturedStep::State : internal::graph::StepState {
 };
 
 namespace {
-
-// Calls the function. If it throws and there is a group, the other ranks hear of it.
-template <class Function>
-auto telling(const internal::graph::StepState& state, Function&& function) {
-  try {
-    return function();
-  } catch (const std::exception& error) {
-    if (state.peers) state.peers->tell(error.what());
-    throw;
-  }
-}
 
 void require_shards(const CaptureOptions& options) {
   if (!options.shard_optimizer) return;
@@ -92,17 +82,17 @@ internal::graph::KeptThings kept_by(const Plan& plan, const internal::graph::Far
 
 // Values move between the device and one memory behind it. The caller's inputs, and parameters before
 // their update, lie in memory that the step cannot give back.
-void require_movable(const internal::graph::LoweredStep& lowered, const Plan& plan,
+void require_movable(const internal::graph::LoweredStep& lowered,
+                     const internal::graph::PlacedStep& step, const Plan& plan,
                      const Machine& machine) {
   if (!lowered.devices.empty()) return;  // All memories are those of devices.
-  const Program program(lowered.graph, plan.actions, machine);
-  const std::vector<bool> moves =
-      internal::transfer::moved_by(program, lowered.graph.values.size());
+  const Program program(step.graph, plan.actions, machine);
+  const std::vector<bool> moves = internal::transfer::moved_by(program, step.graph.values.size());
   for (size_t v = 0; v < moves.size(); ++v) {
-    if (!moves[v] || lowered.step_value_of[v] >= 0) continue;
-    if (lowered.far_thing_of(static_cast<ValueIndex>(v))) continue;
+    if (!moves[v] || step.thing_of(static_cast<ValueIndex>(v))) continue;
+    if (lowered.step_value_of[v] >= 0) continue;
     throw InputError(fmt::format("the plan moves {}, which the step does not make and cannot move",
-                                 lowered.graph.values[v].id));
+                                 step.graph.values[v].id));
   }
 }
 
@@ -129,12 +119,12 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
   internal::graph::require_shared_work(state_->options);
   if (!state_->options.group.empty()) {
     require_group(state_->options);
-    state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.group);
+    state_->ranks = std::make_shared<internal::distributed::Ranks>(state_->options.group);
   } else if (state_->shares_work()) {
     require_group(state_->options);
-    state_->peers = std::make_shared<internal::distributed::Peers>(state_->options.share_work);
+    state_->ranks = std::make_shared<internal::distributed::Ranks>(state_->options.share_work);
   }
-  telling(*state_, [&] { state_->capture(sample, "it is the first one"); });
+  telling(state_->ranks.get(), [&] { state_->capture(sample, "it is the first one"); });
 }
 
 CapturedStep::~CapturedStep() = default;
@@ -158,40 +148,38 @@ PlanResult CapturedStep::try_plan(const StepPlanOptions& options) {
 
 void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
-  const bool on_link = state_->peers && internal::graph::uses_link(given);
+  const bool on_link = state_->ranks && internal::graph::uses_link(given);
   StepPlanOptions wanted = options;
   if (is_auto(wanted.offload)) {
     wanted.offload = on_link ? OffloadOptions() : memory_of(given, wanted.offload, *state_);
   }
   state_->require_far(wanted);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
-  const internal::graph::AsPlanned as_planned(*state_);
-  const internal::graph::KeptThings keep = kept_by(given, state_->far_things(wanted, {}));
-  state_->place_far(wanted, keep);
-  Graph graph = state_->graph();
-  graph.fixed += opened.device_bytes - state_->far.device_bytes;
-  graph.fixed += state_->far_bytes(state_->plan_options, state_->kept);
-  graph.fixed -= state_->far_bytes(wanted, keep);
+  const internal::graph::Placement where = placement_of(
+      wanted, kept_by(given, state_->things_of(internal::graph::placement_of(wanted, {}))));
+  const Bytes more = opened.device_bytes - state_->far.device_bytes +
+                     state_->bytes_of(state_->placement) - state_->bytes_of(where);
+  internal::graph::PlacedStep step = state_->place(where, state_->graph().fixed + more);
+  Graph& graph = step.graph;
   if (wanted.device_graph) graph.fixed += state_->prepare_graph();
   const Baseline plain = baseline(graph);
-  state_->fix_share(wanted, graph.fixed);
+  state_->fix_share(wanted, graph);
   const Bytes budget = wanted.budget.resolve(wanted.share_of ? wanted.share_of->peak : plain.peak);
   const std::vector<Violation> violations =
       verify(graph, given, budget, on_link ? state_->captured().program.link : opened.machine);
   std::string message;
   if (!violations.empty()) message = "the plan is not valid for this step:";
   for (const Violation& violation : violations) message += "\n  " + violation.message;
-  if (state_->peers) {
-    internal::distributed::agree_on_plan(*state_->peers, message);
-    if (state_->shares_work()) internal::graph::agree_on_actions(*state_->peers, given);
+  if (state_->ranks) {
+    internal::distributed::agree_on_plan(*state_->ranks, message);
+    if (state_->shares_work()) internal::graph::agree_on_actions(*state_->ranks, given);
   } else if (!message.empty()) {
     throw InputError(message);
   }
   // The sums are the same in all plans of the step, so they were judged, and are left out.
   const Plan plan = on_link ? internal::graph::without_link(graph, given) : given;
-  require_movable(state_->captured().program.lowered, plan, opened.machine);
-  state_->move_far(wanted, opened);
-  state_->kept = keep;
+  require_movable(state_->captured().program.lowered, step, plan, opened.machine);
+  state_->move_far(step, opened);
   state_->plan_options = std::move(wanted);
   state_->far = std::move(opened);
   state_->now().placements = 0;
@@ -210,7 +198,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
                  .search = {}},
                 Bytes(0),
                 plan.time};
-  state_->adopt(std::move(next), graph.fixed);
+  state_->adopt(std::move(next), std::move(step));
 }
 
 at::Tensor CapturedStep::run(const Tensors& inputs) {
@@ -220,12 +208,12 @@ at::Tensor CapturedStep::run(const Tensors& inputs) {
 
 Tensors CapturedStep::run_all(const Tensors& inputs) {
   const std::lock_guard turn(state_->turns);
-  return telling(*state_, [&] { return state_->run(inputs); });
+  return telling(state_->ranks.get(), [&] { return state_->run(inputs); });
 }
 
 std::optional<Tensors> CapturedStep::run_captured(const Tensors& inputs) {
   const std::lock_guard turn(state_->turns);
-  return telling(*state_, [&] { return state_->run_captured(inputs); });
+  return telling(state_->ranks.get(), [&] { return state_->run_captured(inputs); });
 }
 
 void CapturedStep::synchronize(bool averages) {
@@ -241,7 +229,7 @@ void CapturedStep::synchronize(bool averages) {
 }
 
 void CapturedStep::tell_failure(const std::string& reason) noexcept {
-  if (state_ && state_->peers) state_->peers->tell(reason);
+  if (state_ && state_->ranks) state_->ranks->tell(reason);
 }
 
 void CapturedStep::capture_outcome(const Tensors& inputs) {
@@ -320,8 +308,7 @@ std::vector<ApproximateValue> CapturedStep::approximate_values() const {
        reprise::bind(graph(), planned().plan->actions, state_->shown_machine())) {
     if (action.kind != ActionKind::kRun || !seen.insert(action.target).second) continue;
     const auto op = static_cast<size_t>(action.target);
-    const auto found =
-        by_decode.find(program.lowered.works[op][static_cast<size_t>(action.variant)]);
+    const auto found = by_decode.find(program.lowered.works[op][action.variant]);
     if (found == by_decode.end()) continue;
     const internal::rewrite::CodecUse& use = *found->second;
     all.push_back({.op = graph().ops[op].id,

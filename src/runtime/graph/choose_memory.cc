@@ -23,7 +23,7 @@ constexpr int64_t kForFastest = 20;  // the part of the time limit for the plan 
 
 PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   const AutoMemory place =
-      peers ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
+      ranks ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
             : memory_for_auto(wanted.offload, recording().device);
   require_far(wanted);  // What lies there between the steps needs a memory by name.
   StepPlanOptions alone = wanted;
@@ -34,21 +34,21 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return result;
   }
   // Parameters and the state of an optimizer are on the device in both plans.
-  const AsPlanned as_planned(*this);
-  place_far(alone, {});
-  Bytes fixed = graph_now().fixed - far.device_bytes + far_bytes(plan_options, kept);
-  if (wanted.device_graph) fixed += prepare_graph();
-  fix_share(alone, fixed);
+  PlacedStep step =
+      place({}, graph().fixed + now().drift - far.device_bytes + bytes_of(placement));
+  Graph& beside = step.graph;
+  if (wanted.device_graph) beside.fixed += prepare_graph();
+  fix_share(alone, beside);
   wanted.share_of = alone.share_of;
   wanted.offload = place.options;
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
                         const std::string& why) {
-    move_far(taken, there);
-    kept.clear();
+    move_far(step, there);
     plan_options = taken;
     plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);
-    adopt(std::move(found), fixed + there.device_bytes);
+    beside.fixed += there.device_bytes;
+    adopt(std::move(found), std::move(step));
     far = std::move(there);
     report.offload_choice = why;
     now().placements = 0;
@@ -56,14 +56,13 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return now().plan->result;
   };
 
-  const auto noted = [&](const StepPlanOptions& asked, Bytes bytes, const std::string& why) {
+  const auto noted = [&](const StepPlanOptions& asked, const Graph& problem,
+                         const std::string& why) {
     return overheads.note(
-        "plan", why, [&] { return search(asked, bytes, Bytes(0)); },
+        "plan", why, [&] { return search(asked, problem, Bytes(0)); },
         [](const StepPlan& made) { return device::found_text(made.result); });
   };
-  StepPlan without = noted(alone, fixed, "plan() was called (without a second memory)");
-  Graph beside = graph();
-  beside.fixed = fixed;
+  StepPlan without = noted(alone, beside, "plan() was called (without a second memory)");
   const Nanos fastest =
       reprise::plan(beside, {.time_limit = Nanos(wanted.time_limit.count() / kForFastest),
                              .threads = wanted.threads,
@@ -73,8 +72,10 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return take(std::move(without), alone, {}, early.why);
   }
   OpenedMemory opened = far_memory(wanted);
-  StepPlan with = noted(wanted, fixed + opened.device_bytes,
-                        "plan() was called (with " + wanted.offload.to + ")");
+  Graph with_memory = beside;
+  with_memory.fixed += opened.device_bytes;
+  StepPlan with =
+      noted(wanted, with_memory, "plan() was called (with " + wanted.offload.to + ")");
   if (!without.result.plan && !with.result.plan) {
     const auto& one = without.result.smallest_budget;
     const auto& other = with.result.smallest_budget;

@@ -25,22 +25,8 @@ using step::Work;
 
 namespace {
 
-constexpr const char* kFormat = "reprise-costs 1";
+constexpr const char* kFormat = "reprise-costs 2";
 constexpr const char* kSuffix = ".reprise-costs";
-
-// Returns the text as a string of JSON. Bytes that are not plain ASCII are spelled out.
-std::string json_string(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte > 0x7E || c == '"' || c == '\\') {
-      result += fmt::format("\\u{:04x}", byte);
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
-}
 
 // Returns the settings of this machine and of LibTorch that times and workspaces depend on.
 std::string circumstances() {
@@ -64,7 +50,7 @@ std::string key_of(const CostCache::Question& question, const CaptureOptions& op
   for (const at::Tensor& input : question.sample) text += shape_text(input) + '\n';
   for (const Work& work : step.works.all) text += kind_of(work) + '\n';
   text += to_json(question.unmeasured.graph);
-  return canonical_sha256("{\"key\":" + json_string(text) + "}");
+  return text_sha256(text);
 }
 
 Graph without_costs(Graph graph) {
@@ -102,7 +88,7 @@ void CostCache::load(const Question& question) {
   const std::string body = text.substr(line + 1);
   const std::string head = text.substr(0, line);
   if (!head.starts_with(kFormat)) throw std::runtime_error("it is of another format");
-  if (head != fmt::format("{} {} {}", kFormat, key_, canonical_sha256(body))) {
+  if (head != fmt::format("{} {} {}", kFormat, key_, text_sha256(body))) {
     throw std::runtime_error("it is damaged, or it is another entry");
   }
   const Profile profile = parse_profile(body);
@@ -114,8 +100,8 @@ void CostCache::load(const Question& question) {
   for (size_t op = 0; op < graph->ops.size(); ++op) {
     for (size_t k = 0; k < graph->ops[op].variants.size(); ++k) {
       const Variant& variant = graph->ops[op].variants[k];
-      costs_.by_work[static_cast<size_t>(unmeasured.works[op][k])] = {
-          variant.time, variant.workspace, variant.error_ppm};
+      costs_.by_work[unmeasured.works[op][k]] = {variant.time, variant.workspace,
+                                                 variant.error_ppm};
     }
   }
   costs_.spread = profile.spread;
@@ -151,7 +137,7 @@ void CostCache::store(const LoweredStep& measured, const WorkCosts& costs) {
     profile.processor_percent = costs.processor_percent;
     const std::string body = to_json(profile);
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
-    write_file(path_, fmt::format("{} {} {}\n{}", kFormat, key_, canonical_sha256(body), body));
+    write_file(path_, fmt::format("{} {} {}\n{}", kFormat, key_, text_sha256(body), body));
   } catch (const std::exception& problem) {
     warning_ = fmt::format("the measured costs could not be kept in the cache: {}", problem.what());
   }

@@ -22,7 +22,7 @@ namespace {
 
 template <class Leaf>
 const at::Tensor& target_of(const Leaf& leaf, const Tensors& inputs) {
-  return leaf.input < 0 ? leaf.target : inputs[static_cast<size_t>(leaf.input)];
+  return leaf.input < 0 ? leaf.target : inputs[leaf.input];
 }
 
 }  // namespace

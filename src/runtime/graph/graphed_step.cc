@@ -48,8 +48,7 @@ std::string why_no_device_graph(const StepProgram& program, const Program& plan)
   if (program.averager) return "the step averages gradients over a process group";
   for (const StepValue& value : recording.values) {
     if (value.device == recording.device || value.bytes == 0) continue;
-    const std::string maker =
-        value.maker < 0 ? "" : " of " + recording.calls[static_cast<size_t>(value.maker)].name();
+    const std::string maker = value.maker < 0 ? "" : " of " + recording.calls[value.maker].name();
     return "a value" + maker + " lies on " + value.device.str() +
            ", where the graph cannot run operations";
   }
@@ -62,7 +61,7 @@ std::string why_no_device_graph(const StepProgram& program, const Program& plan)
   }
   for (const Call& call : recording.calls) {
     for (const int32_t e : call.effects) {
-      if (recording.externals[static_cast<size_t>(e)].input < 0) continue;
+      if (recording.externals[e].input < 0) continue;
       return "the step writes to an input, and a graph writes to a copy of it";
     }
   }

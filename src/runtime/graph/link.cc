@@ -16,7 +16,7 @@
 
 namespace reprise::runtime::internal::graph {
 
-using distributed::Peers;
+using distributed::Ranks;
 using step::Bucket;
 using step::Buckets;
 
@@ -44,12 +44,12 @@ at::Tensor room_for(int64_t bytes, c10::Device device) {
 // Returns the shortest time of the operation that `start` starts: other work on the machine makes
 // single ones longer.
 template <class Start>
-int64_t time_of(Peers& peers, Start&& start) {
+int64_t time_of(Ranks& ranks, Start&& start) {
   int64_t shortest = std::numeric_limits<int64_t>::max();
   for (int repeat = 0; repeat <= kRepeats; ++repeat) {
     const auto begun = std::chrono::steady_clock::now();
     start();
-    peers.wait(kMeasuredSum);
+    ranks.wait(kMeasuredSum);
     const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - begun;
     // The first run opens connections.
     if (repeat > 0) shortest = std::min<int64_t>(shortest, passed.count());
@@ -98,7 +98,7 @@ class Ancestors {
     for (size_t o = 0; o < graph.ops.size(); ++o) {
       for (const Variant& variant : graph.ops[o].variants) {
         for (const ValueIndex value : variant.writes) {
-          OpIndex& maker = maker_[static_cast<size_t>(value)];
+          OpIndex& maker = maker_[value];
           const auto op = static_cast<OpIndex>(o);
           maker = maker == -1 || maker == op ? op : kSeveral;
         }
@@ -109,10 +109,10 @@ class Ancestors {
   Nanos time_until(OpIndex op) const {
     std::vector<char> seen(graph_.ops.size(), 0);
     std::vector<OpIndex> open{op};
-    seen[static_cast<size_t>(op)] = 1;
+    seen[op] = 1;
     Nanos time;
     while (!open.empty()) {
-      const Op& next = graph_.ops[static_cast<size_t>(open.back())];
+      const Op& next = graph_.ops[open.back()];
       open.pop_back();
       Nanos fastest = next.variants.front().time;
       std::vector<ValueIndex> read = next.variants.front().reads;
@@ -124,8 +124,8 @@ class Ancestors {
       }
       time += fastest;
       for (const ValueIndex value : read) {
-        const OpIndex maker = maker_[static_cast<size_t>(value)];
-        if (maker < 0 || std::exchange(seen[static_cast<size_t>(maker)], 1) != 0) continue;
+        const OpIndex maker = maker_[value];
+        if (maker < 0 || std::exchange(seen[maker], 1) != 0) continue;
         open.push_back(maker);
       }
     }
@@ -140,7 +140,7 @@ class Ancestors {
 
 }  // namespace
 
-Machine measure_link(Peers& peers, const Buckets& buckets, c10::Device device) {
+Machine measure_link(Ranks& ranks, const Buckets& buckets, c10::Device device) {
   int64_t largest = 256;
   for (const Bucket& bucket : buckets.all) largest = std::max(largest, bytes_of(bucket));
   const int64_t large = std::min(largest, kLargest), small = std::min(large / 4, kSmallest);
@@ -148,19 +148,19 @@ Machine measure_link(Peers& peers, const Buckets& buckets, c10::Device device) {
   for (const int64_t bytes : {small, large}) {
     const at::Tensor room = room_for(bytes, device);
     times.push_back(time_of(
-        peers, [&] { peers.start_sum(kMeasuredSum, room, "a sum that measures the link"); }));
+        ranks, [&] { ranks.start_sum(kMeasuredSum, room, "a sum that measures the link"); }));
   }
   for (const int64_t bytes : {small, large}) {
     if (!buckets.sharded) continue;
     const at::Tensor room = room_for(bytes, device);
     std::vector<std::pair<int64_t, int64_t>> parts;
-    const int64_t each = room.numel() / peers.size();
-    for (int rank = 0; rank < peers.size(); ++rank) parts.emplace_back(rank * each, each);
-    times.push_back(time_of(peers, [&] {
-      peers.start_gather(kMeasuredSum, room, parts, "an exchange that measures the link");
+    const int64_t each = room.numel() / ranks.size();
+    for (int rank = 0; rank < ranks.size(); ++rank) parts.emplace_back(rank * each, each);
+    times.push_back(time_of(ranks, [&] {
+      ranks.start_gather(kMeasuredSum, room, parts, "an exchange that measures the link");
     }));
   }
-  peers.maxima(times, device, "the exchange of the link's times");
+  ranks.maxima(times, device, "the exchange of the link's times");
   Machine machine;
   machine.memories.push_back({kRanks});
   machine.channels.push_back(channel_through(small, large, times[0], times[1]));
@@ -194,23 +194,21 @@ std::vector<Action> with_link(const LoweredStep& lowered, const Graph& graph,
     std::optional<Mark> mark;
     if (bound[a].kind == ActionKind::kRun) {
       const auto op = static_cast<size_t>(bound[a].target);
-      const auto found = marks.find(lowered.works[op][static_cast<size_t>(bound[a].variant)]);
+      const auto found = marks.find(lowered.works[op][bound[a].variant]);
       if (found != marks.end()) mark = found->second;
     }
     if (mark && !mark->starts) {
       const std::string& value = values.at({mark->memory, mark->bucket});
-      const std::string& there = link.memories[static_cast<size_t>(mark->memory)].name;
+      const std::string& there = link.memories[mark->memory].name;
       all.push_back({ActionKind::kWait, value, "", there});
       all.push_back({ActionKind::kFree, value, "", there});
     }
     all.push_back(actions[a]);
     if (mark && mark->starts) {
-      const Variant& variant = graph.ops[static_cast<size_t>(bound[a].target)]
-                                   .variants[static_cast<size_t>(bound[a].variant)];
-      const std::string& value = graph.values[static_cast<size_t>(variant.writes.at(0))].id;
+      const Variant& variant = graph.ops[bound[a].target].variants[bound[a].variant];
+      const std::string& value = graph.values[variant.writes.at(0)].id;
       values[{mark->memory, mark->bucket}] = value;
-      all.push_back({ActionKind::kCopy, value, "", device,
-                     link.memories[static_cast<size_t>(mark->memory)].name});
+      all.push_back({ActionKind::kCopy, value, "", device, link.memories[mark->memory].name});
     }
   }
   return all;
@@ -239,9 +237,8 @@ Nanos link_bound(const LoweredStep& lowered, const Graph& graph, const Buckets& 
     if (found == marks.end() || !found->second.starts) continue;
     const ValueIndex value = graph.ops[o].variants.front().writes.at(0);
     const auto channel = static_cast<size_t>(found->second.memory) - 1;
-    starts.emplace_back(
-        static_cast<OpIndex>(o),
-        copy_time(link.channels[channel], graph.values[static_cast<size_t>(value)].bytes));
+    starts.emplace_back(static_cast<OpIndex>(o),
+                        copy_time(link.channels[channel], graph.values[value].bytes));
   }
   Nanos bound, carried;
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
@@ -272,8 +269,7 @@ void show_on_link(RunLog& log, const Plan& runs, const Plan& shown) {
     while (shown.actions[next] != runs.actions[a]) ++next;
     positions[a] = static_cast<int64_t>(next++);
   }
-  for (RunLogEntry& entry : log.actions)
-    entry.action = positions[static_cast<size_t>(entry.action)];
+  for (RunLogEntry& entry : log.actions) entry.action = positions[entry.action];
   log.planned.time = shown.time;
 }
 

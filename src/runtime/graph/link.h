@@ -19,7 +19,7 @@
 #include "reprise/model/plan.h"
 #include "reprise/model/runlog.h"
 #include "reprise/plan/plan.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/graph/lower.h"
 #include "runtime/step/buckets.h"
 
@@ -32,7 +32,7 @@ inline constexpr const char* kShards = "shards";
 
 // Measures sums of two sizes, and exchanges, on memory of its own. Returns the device and the
 // channels behind it, with the largest times of all ranks. All ranks call it together.
-Machine measure_link(distributed::Peers& peers, const step::Buckets& buckets, c10::Device device);
+Machine measure_link(distributed::Ranks& ranks, const step::Buckets& buckets, c10::Device device);
 
 // Says whether a machine is that of a link, and whether a plan has copies to one.
 bool is_link(const Machine& machine);

@@ -42,7 +42,7 @@ int64_t delaying_start(const OnLink& found) {
     const Action& action = found.actions[a];
     if (action.kind != ActionKind::kWait || found.timeline.steps[a].time == Nanos(0)) continue;
     for (size_t t = 0; t < transfers.size(); ++t) {
-      const Action& copy = found.actions[static_cast<size_t>(transfers[t].action)];
+      const Action& copy = found.actions[transfers[t].action];
       if (copy.id == action.id && copy.to == action.at) last = t;
     }
   }
@@ -59,7 +59,7 @@ std::vector<char> ops_read_behind(const Graph& graph, OpIndex start) {
     if (graph.ops[o].phase != Phase::kBackward) continue;
     for (const Variant& variant : graph.ops[o].variants) {
       for (const ValueIndex value : variant.reads) {
-        OpIndex& reader = first[static_cast<size_t>(value)];
+        OpIndex& reader = first[value];
         reader = std::min(reader, static_cast<OpIndex>(o));
       }
     }
@@ -69,7 +69,7 @@ std::vector<char> ops_read_behind(const Graph& graph, OpIndex start) {
     OpIndex reader = kNever;
     for (const Variant& variant : graph.ops[o].variants) {
       for (const ValueIndex value : variant.writes) {
-        reader = std::min(reader, first[static_cast<size_t>(value)]);
+        reader = std::min(reader, first[value]);
       }
     }
     behind[o] = !graph.ops[o].once && reader > start ? 1 : 0;

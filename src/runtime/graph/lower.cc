@@ -49,11 +49,11 @@ class Lowering {
         realizations_(recording_.calls.size()),
         parameter_(recording_.externals.size(), -1) {
     for (const CallVariant& variant : alternatives_.variants) {
-      variants_[static_cast<size_t>(variant.call)].push_back(&variant);
+      variants_[variant.call].push_back(&variant);
     }
     for (const CallRealization& realization : alternatives_.realizations) {
       for (const CallRealization::Piece& piece : realization.pieces) {
-        auto& here = realizations_[static_cast<size_t>(piece.after)];
+        auto& here = realizations_[piece.after];
         // A call that runs as it is stands before the pieces that belong behind it.
         here.emplace(piece.as_it_is ? here.begin() : here.end(), &realization, &piece);
       }
@@ -94,7 +94,7 @@ class Lowering {
     if (!updates_.each.empty() && !step_.buckets.sharded) add_optimizer();
     for (const TensorRef& ref : results()) {
       if (ref.memory == Memory::kValue) {
-        add_once(graph.results, value_of_[static_cast<size_t>(ref.index)]);
+        add_once(graph.results, value_of_[ref.index]);
       }
     }
     return std::move(result_);
@@ -118,7 +118,7 @@ class Lowering {
     needed_.assign(recording_.calls.size(), false);
     std::vector<bool> wanted(recording_.values.size(), false);
     const auto want = [&](const TensorRef& ref) {
-      if (ref.memory == Memory::kValue) wanted[static_cast<size_t>(ref.index)] = true;
+      if (ref.memory == Memory::kValue) wanted[ref.index] = true;
     };
     for (const TensorRef& ref : recording_.outputs) want(ref);
     for (const LeafGradient& leaf : recording_.gradients) want(leaf.gradient);
@@ -126,10 +126,9 @@ class Lowering {
       const Call& call = recording_.calls[c];
       const std::vector<int32_t> writes = values_written(works_.all[c]);
       needed_[c] = call.random || !call.effects.empty() || is_guard(call) ||
-                   std::any_of(writes.begin(), writes.end(),
-                               [&](int32_t v) { return wanted[static_cast<size_t>(v)]; });
+                   std::any_of(writes.begin(), writes.end(), [&](int32_t v) { return wanted[v]; });
       if (!needed_[c]) continue;
-      for (const int32_t v : values_read(works_.all[c])) wanted[static_cast<size_t>(v)] = true;
+      for (const int32_t v : values_read(works_.all[c])) wanted[v] = true;
     }
   }
 
@@ -139,8 +138,8 @@ class Lowering {
     written_.assign(recording_.externals.size(), false);
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
       if (!needed_[c]) continue;
-      for (const int32_t e : externals_of(recording_.calls[c])) ++users_[static_cast<size_t>(e)];
-      for (const int32_t e : recording_.calls[c].effects) written_[static_cast<size_t>(e)] = true;
+      for (const int32_t e : externals_of(recording_.calls[c])) ++users_[e];
+      for (const int32_t e : recording_.calls[c].effects) written_[e] = true;
     }
   }
 
@@ -158,9 +157,8 @@ class Lowering {
   // A batch norm whose statistics nobody else touches can run again without them.
   bool has_replay(size_t c) const {
     const std::vector<int32_t>& effects = recording_.calls[c].effects;
-    return works_.rerun[c] >= 0 && std::all_of(effects.begin(), effects.end(), [&](int32_t e) {
-             return users_[static_cast<size_t>(e)] == 1;
-           });
+    return works_.rerun[c] >= 0 &&
+           std::all_of(effects.begin(), effects.end(), [&](int32_t e) { return users_[e] == 1; });
   }
 
   // Ops that run once keep their order. So no op whose size depends on a mask runs before the guard
@@ -169,7 +167,7 @@ class Lowering {
     if (is_guard(recording_.calls[c]) || sizes_by_values(recording_.calls[c])) return true;
     if (has_replay(c)) return false;
     for (const int32_t e : externals_of(recording_.calls[c])) {
-      if (written_[static_cast<size_t>(e)]) return true;
+      if (written_[e]) return true;
     }
     return false;
   }
@@ -223,9 +221,9 @@ class Lowering {
 
   // Lets the variant run on its device, where it reads copies of what was there before the step.
   void read_there(Variant& variant, const CallVariant& call) const {
-    variant.at = step_.devices[static_cast<size_t>(call.memory)].str();
-    for (const int32_t e : externals_read(works_.all[static_cast<size_t>(call.work)])) {
-      const ValueIndex value = outside_[static_cast<size_t>(e)];
+    variant.at = step_.devices[call.memory].str();
+    for (const int32_t e : externals_read(works_.all[call.work])) {
+      const ValueIndex value = outside_[e];
       if (value >= 0) variant.reads.push_back(value);
     }
   }
@@ -233,13 +231,13 @@ class Lowering {
   // Says whether all calls that the realization stands for are needed.
   bool stands(const CallRealization& realization) const {
     return std::all_of(realization.calls.begin(), realization.calls.end(),
-                       [&](int32_t c) { return needed_[static_cast<size_t>(c)]; });
+                       [&](int32_t c) { return needed_[c]; });
   }
 
   void add_piece(const CallRealization& realization, const CallRealization::Piece& piece) {
     if (!stands(realization)) return;
     const int32_t begin = piece.of < 0 ? realization.calls[0] : piece.of;
-    const Call& first = recording_.calls[static_cast<size_t>(begin)];
+    const Call& first = recording_.calls[begin];
     pieces_[&realization].push_back(static_cast<OpIndex>(result_.graph.ops.size()));
     if (piece.as_it_is) {
       const auto c = static_cast<size_t>(piece.after);
@@ -252,11 +250,11 @@ class Lowering {
     // A piece that stands in the forward, to leave something for a backward, belongs to the
     // forward.
     op.phase = first.phase == Phase::kForward || piece.after < begin
-                   ? recording_.calls[static_cast<size_t>(piece.after)].phase
+                   ? recording_.calls[piece.after].phase
                    : first.phase;
     for (const int32_t work : piece.works) {
-      for (const int32_t e : externals_read(works_.all[static_cast<size_t>(work)])) {
-        if (written_[static_cast<size_t>(e)]) op.once = true;
+      for (const int32_t e : externals_read(works_.all[work])) {
+        if (written_[e]) op.once = true;
       }
     }
     result_.works.emplace_back();
@@ -275,7 +273,7 @@ class Lowering {
     op.variants.emplace_back();
     for (const Update& update : updates_.each) {
       const auto value = static_cast<ValueIndex>(result_.graph.values.size());
-      parameter_[static_cast<size_t>(update.external)] = value;
+      parameter_[update.external] = value;
       result_.graph.values.push_back({update.name, Bytes(0), ValueKind::kState});
       result_.step_value_of.push_back(-1);
       op.variants[0].writes.push_back(value);
@@ -327,7 +325,7 @@ class Lowering {
   // Lets the variant read and consume the parameter from before its update. No later op may read
   // that.
   void take(Variant& variant, const Update& update) const {
-    const ValueIndex before = parameter_[static_cast<size_t>(update.external)];
+    const ValueIndex before = parameter_[update.external];
     variant.reads.push_back(before);
     variant.consumes.push_back(before);
   }
@@ -358,8 +356,8 @@ class Lowering {
       const auto [entry, is_new] = known.emplace(realization.calls, choices.size());
       if (is_new) {
         std::vector<OpIndex> plain;
-        for (const int32_t c : realization.calls) plain.push_back(op_of_[static_cast<size_t>(c)]);
-        choices.push_back({result_.graph.ops[static_cast<size_t>(plain[0])].id, {{"", plain}}});
+        for (const int32_t c : realization.calls) plain.push_back(op_of_[c]);
+        choices.push_back({result_.graph.ops[plain[0]].id, {{"", plain}}});
       }
       choices[entry->second].realizations.push_back({realization.name, pieces_[&realization]});
     }
@@ -379,13 +377,12 @@ class Lowering {
     variant.workspace = costs_[w].workspace;
     variant.reads = in_graph(values_read(work));
     for (const int32_t e : externals_read(work)) {
-      const ValueIndex parameter = parameter_[static_cast<size_t>(e)];
+      const ValueIndex parameter = parameter_[e];
       if (parameter >= 0) variant.reads.push_back(parameter);
     }
     variant.writes = in_graph(writes);
     for (const auto& [now, before] : work.overwrites) {
-      variant.reuses.emplace_back(value_of_[static_cast<size_t>(now)],
-                                  value_of_[static_cast<size_t>(before)]);
+      variant.reuses.emplace_back(value_of_[now], value_of_[before]);
     }
     variant.role = role;
     variant.exactness = exactness;
@@ -409,7 +406,7 @@ class Lowering {
 
   std::vector<ValueIndex> in_graph(const std::vector<int32_t>& values) const {
     std::vector<ValueIndex> all;
-    for (const int32_t v : values) all.push_back(value_of_[static_cast<size_t>(v)]);
+    for (const int32_t v : values) all.push_back(value_of_[v]);
     return all;
   }
 

@@ -12,7 +12,6 @@
 
 #include "reprise/model/graph.h"
 #include "runtime/graph/costs.h"
-#include "runtime/graph/far_things.h"
 #include "runtime/rewrite/alternative.h"
 #include "runtime/step/updates.h"
 
@@ -25,10 +24,6 @@ struct LoweredStep {
   // `step_value_of` has for each value of the graph its position in Recording::values. It is -1 for
   // an input of the step and for a parameter.
   std::vector<int32_t> step_value_of;
-  // These things lie in another memory between the steps. Each has a value behind those of the
-  // step, and a second one if an update writes it: as it is after the update.
-  FarThings far = {};
-  std::vector<size_t> thing_of = {};  // by value behind those of the step: its position in `far`
   // The devices of RewrittenStep::devices, each of which is a memory of the graph's machine.
   std::vector<c10::Device> devices = {};
   // Inputs of the step, parameters and buffers that other devices may read have values of the
@@ -40,15 +35,7 @@ struct LoweredStep {
   std::map<ValueIndex, Outside> outside = {};
   std::vector<int64_t> input_bytes = {};  // of the inputs' storages: the graph's first values
   Bytes outside_bytes = {};  // counted: of those in `outside` that are no inputs of the step
-
-  // Returns the position in `far` of the thing that a value is, if it is one.
-  std::optional<size_t> far_thing_of(ValueIndex value) const;
 };
-
-// Makes values of these things, whose home is the memory of this name. Takes those of before out of the
-// graph.
-void set_far_things(LoweredStep& lowered, FarThings things, const step::Works& works,
-                    const step::Updates& updates, const std::string& memory);
 
 // Returns the graph of the step, called `name`. `costs` has an entry for each work. `inputs` are
 // the caller's tensors; the bytes of all values are rounded up as the allocator counts them.

@@ -64,11 +64,10 @@ class Meter {
         times_(works_, lowered_) {
     std::vector<bool> seen(works_.all.size(), false);
     for (const std::vector<int32_t>& variants : lowered_.works) {
-      const bool is_seen = std::all_of(variants.begin(), variants.end(), [&](int32_t work) {
-        return seen[static_cast<size_t>(work)];
-      });
+      const bool is_seen =
+          std::all_of(variants.begin(), variants.end(), [&](int32_t work) { return seen[work]; });
       is_again_.push_back(is_seen);
-      for (const int32_t work : variants) seen[static_cast<size_t>(work)] = true;
+      for (const int32_t work : variants) seen[work] = true;
     }
     const Graph& graph = lowered_.graph;
     has_alternatives_.resize(graph.ops.size());
@@ -103,7 +102,7 @@ class Meter {
           measure(work, k == 0, has_alternatives_[op] || !has_walks_in_order());
         }
       }
-      for (const ValueIndex value : last[op]) replay_.free(value);
+      for (const ValueIndex value : last[op]) replay_.free(value, 0);
       report(kForAlone * static_cast<double>(op + 1) / static_cast<double>(last.size()),
              lowered_.graph.ops[op].id);
     }
@@ -139,14 +138,13 @@ class Meter {
       if (is_again_[op]) continue;
       for (const Variant& variant : graph.ops[op].variants) {
         for (const auto* values : {&variant.reads, &variant.writes}) {
-          for (const ValueIndex v : *values)
-            last[static_cast<size_t>(v)] = static_cast<int64_t>(op);
+          for (const ValueIndex v : *values) last[v] = static_cast<int64_t>(op);
         }
       }
     }
     std::vector<std::vector<ValueIndex>> result(graph.ops.size());
     for (size_t v = 0; v < last.size(); ++v) {
-      if (last[v] >= 0) result[static_cast<size_t>(last[v])].push_back(static_cast<ValueIndex>(v));
+      if (last[v] >= 0) result[last[v]].push_back(static_cast<ValueIndex>(v));
     }
     return result;
   }
@@ -172,7 +170,7 @@ class Meter {
     std::vector<c10::Storage> all;
     for (const auto& [now, before] : work.overwrites) all.push_back(replay_.storage_of(before));
     for (const int32_t e : work.effects) {
-      all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
+      all.push_back(recording_.externals[e].tensor.storage());
     }
     return all;
   }
@@ -211,7 +209,7 @@ class Meter {
       if (is_again_[op] || is_known_[op]) continue;
       if (!has_alternatives_[op] && has_walks_in_order()) continue;
       for (const int32_t work : lowered_.works[op]) {
-        if (!works_.all[static_cast<size_t>(work)].apart) {
+        if (!works_.all[work].apart) {
           kinds.insert(times_.kind(static_cast<size_t>(work)));
         }
       }
@@ -317,7 +315,7 @@ class Meter {
       const TimedRun time = time_run(meter_.recording_.device, [&] { meter_.replay_.run(step); });
       times.emplace_back(work, time);
     }
-    void free(ValueIndex value) override { meter_.replay_.free(value); }
+    void free(ValueIndex value, int32_t memory) override { meter_.replay_.free(value, memory); }
 
     std::vector<std::pair<size_t, TimedRun>> times;  // work and time, in the order of the walk
 
@@ -373,12 +371,12 @@ class Meter {
   std::vector<c10::Storage> written_outside(const std::vector<Run>& runs) const {
     std::set<int32_t> effects;
     for (const Run& run : runs) {
-      const Work& work = works_.all[static_cast<size_t>(lowered_.works[run.op][run.variant])];
+      const Work& work = works_.all[lowered_.works[run.op][run.variant]];
       if (!work.apart) effects.insert(work.effects.begin(), work.effects.end());
     }
     std::vector<c10::Storage> all;
     for (const int32_t e : effects) {
-      all.push_back(recording_.externals[static_cast<size_t>(e)].tensor.storage());
+      all.push_back(recording_.externals[e].tensor.storage());
     }
     return all;
   }

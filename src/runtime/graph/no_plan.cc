@@ -15,7 +15,7 @@ constexpr double kLargeShare = 0.2;
 Bytes gradients_held(const Graph& graph) {
   Bytes sum;
   for (const ValueIndex result : graph.results) {
-    const Value& value = graph.values[static_cast<size_t>(result)];
+    const Value& value = graph.values[result];
     if (value.kind == ValueKind::kGradient) sum += value.bytes;
   }
   return sum;

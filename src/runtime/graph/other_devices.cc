@@ -95,7 +95,7 @@ class Trial {
         lowered_(lower(step, costs.by_work, /*inputs=*/{}, /*name=*/"")),
         replay_(recording_, step.works, lowered_) {
     for (const Call& call : recording_.calls) {
-      for (const int32_t e : call.effects) written_[static_cast<size_t>(e)] = true;
+      for (const int32_t e : call.effects) written_[e] = true;
     }
   }
 
@@ -150,15 +150,14 @@ class Trial {
    public:
     explicit Walk(Trial& trial) : trial_(trial) {}
     void run(const RunAction& action) override { trial_.run_op(action); }
-    void free(ValueIndex value) override { trial_.replay_.free(value); }
+    void free(ValueIndex value, int32_t memory) override { trial_.replay_.free(value, memory); }
 
    private:
     Trial& trial_;
   };
 
   void run_op(const RunAction& action) {
-    const auto w = static_cast<size_t>(
-        lowered_.works[static_cast<size_t>(action.op)][static_cast<size_t>(action.variant)]);
+    const auto w = static_cast<size_t>(lowered_.works[action.op][action.variant]);
     std::vector<Tried> tried;
     if (w < calls_ && may_move(w)) {
       for (size_t m = 1; m < step_.devices.size(); ++m) {
@@ -174,7 +173,7 @@ class Trial {
     for (Tried& one : tried) {
       const std::optional<Exactness> exactness = exactness_of(one);
       if (!exactness) continue;
-      const std::string name = "default@" + step_.devices[static_cast<size_t>(one.memory)].str();
+      const std::string name = "default@" + step_.devices[one.memory].str();
       found_.push_back({{.call = static_cast<int32_t>(w),
                          .name = name.c_str(),
                          .exactness = *exactness,
@@ -217,7 +216,7 @@ class Trial {
   // Runs the call on the other device. Returns nothing if that fails for whatever reason, such as
   // an operator that the device lacks, or memory.
   std::optional<Tried> try_on(size_t c, int32_t memory) {
-    const c10::Device device = step_.devices[static_cast<size_t>(memory)];
+    const c10::Device device = step_.devices[memory];
     std::optional<Work> work = work_there(step_.works.all[c], recording_.device, device);
     if (!work) return std::nullopt;
     std::optional<Tried> tried;
@@ -229,7 +228,7 @@ class Trial {
       tried.reset();  // it returns something else there
     }
     replay_.drop_results();
-    replay_.drop_elsewhere();
+    replay_.drop_others();
     return tried;
   }
 
@@ -242,7 +241,7 @@ class Trial {
     const int repeats = known == times_.end() ? std::max(1, options_.measure.min_repeats) : 1;
     for (int repeat = 0; repeat < repeats; ++repeat) {
       replay_.drop_results();
-      replay_.drop_elsewhere();
+      replay_.drop_others();
       if (!replay_.bring_operands(work, memory)) return std::nullopt;
       device::synchronize(device);
       reset_peak(device);
@@ -264,8 +263,8 @@ class Trial {
   // Returns the storage as a tensor of the type in which the step first sees the value.
   at::Tensor whole(const c10::Storage& storage, int32_t value) const {
     at::ScalarType type = at::kByte;
-    const auto maker = recording_.values[static_cast<size_t>(value)].maker;
-    for (const auto& outputs : recording_.calls[static_cast<size_t>(maker)].outputs) {
+    const auto maker = recording_.values[value].maker;
+    for (const auto& outputs : recording_.calls[maker].outputs) {
       for (const TensorRef& ref : outputs) {
         if (ref.memory == Memory::kValue && ref.index == value) type = ref.geometry.dtype;
       }

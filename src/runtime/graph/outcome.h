@@ -12,6 +12,7 @@
 
 #include "reprise/run/interpreter.h"
 #include "runtime/graph/captured.h"
+#include "runtime/graph/placed_step.h"
 #include "runtime/graph/step_search.h"
 #include "runtime/step/host_reads.h"
 
@@ -21,6 +22,7 @@ struct Outcome {
   int64_t number = 0;  // how many captures there were with this one
   std::unique_ptr<Captured> captured;
   std::vector<step::HostRead> reads;
+  PlacedStep placed = {};                  // for the plan in force; `graph.fixed` as it was planned
   std::optional<StepPlan> plan;            // the plan in force
   std::optional<PlanResult> shown;         // the same with its sums on the link (link.h)
   std::shared_ptr<const Program> program;  // of that plan

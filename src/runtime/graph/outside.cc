@@ -34,14 +34,14 @@ std::vector<ValueIndex> add_outside(LoweredStep& lowered, const RewrittenStep& s
   }
   std::vector<ValueIndex> values(step.recording.externals.size(), -1);
   for (const CallVariant& variant : step.alternatives.variants) {
-    if (variant.memory == 0 || !needed[static_cast<size_t>(variant.call)]) continue;
-    for (const int32_t e : externals_read(step.works.all[static_cast<size_t>(variant.work)])) {
-      const External& external = step.recording.externals[static_cast<size_t>(e)];
-      ValueIndex& value = values[static_cast<size_t>(e)];
+    if (variant.memory == 0 || !needed[variant.call]) continue;
+    for (const int32_t e : externals_read(step.works.all[variant.work])) {
+      const External& external = step.recording.externals[e];
+      ValueIndex& value = values[e];
       if (value >= 0 || is_host_number(external)) continue;
       const bool is_input = external.input >= 0;
-      const c10::Storage& storage = is_input ? inputs[static_cast<size_t>(external.input)].storage()
-                                             : external.tensor.storage();
+      const c10::Storage& storage =
+          is_input ? inputs[external.input].storage() : external.tensor.storage();
       const auto bytes = static_cast<int64_t>(storage.nbytes());
       if (is_input) {
         value = of_storage.at(storage.unsafeGetStorageImpl());

@@ -39,63 +39,47 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
   }
 }
 
-FarThings StepState::far_things(const StepPlanOptions& wanted, const KeptThings& keep) const {
-  FarThings things;
-  if (wanted.offload_parameters) things = far_parameters(recording(), updater().updates(), options);
-  if (wanted.offload_optimizer) {
-    const FarThings states = far_states(updater().updates(), captured().program.far_bytes);
-    things.insert(things.end(), states.begin(), states.end());
-  }
-  std::erase_if(things, [&](const FarThing& thing) { return keep.contains(thing.name); });
-  return things;
+FarThings StepState::things_of(const Placement& where) const {
+  return far_things(captured().program, options, where);
 }
 
-Bytes StepState::far_bytes(const StepPlanOptions& wanted, const KeptThings& keep) const {
+Bytes StepState::bytes_of(const Placement& where) const {
   Bytes sum;
-  for (const FarThing& thing : far_things(wanted, keep)) sum += Bytes(thing.bytes);
+  for (const FarThing& thing : things_of(where)) sum += Bytes(thing.bytes);
   return sum;
 }
 
-void StepState::place_far(const StepPlanOptions& wanted, const KeptThings& keep) {
-  StepProgram& program = captured().program;
-  if (wanted.offload_optimizer == program.far_optimizer &&
-      wanted.offload_parameters == program.far_parameters && keep == program.kept) {
-    return;
-  }
-  program.far_optimizer = wanted.offload_optimizer;
-  program.far_parameters = wanted.offload_parameters;
-  program.kept = keep;
-  const std::string name = wanted.offload.to.rfind("disk:", 0) == 0 ? "disk" : wanted.offload.to;
-  set_far_things(program.lowered, far_things(wanted, keep), program.step.works, updater().updates(),
-                 name);
+PlacedStep StepState::place(Placement where, Bytes fixed) const {
+  return placed(captured().program, options, std::move(where), fixed);
 }
 
-void StepState::move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there) {
-  if (far_state && (!is_far(wanted) || far_state->memory() != there.memory)) {
+void StepState::move_far(const PlacedStep& next, const transfer::OpenedMemory& there) {
+  const bool is_there = next.placement.optimizer || next.placement.parameters;
+  if (far_state && (!is_there || far_state->memory() != there.memory)) {
     far_state->fetch(FarKind::kState);
     far_state->fetch(FarKind::kParameter);
     far_state.reset();
   }
-  if (is_far(wanted) && !far_state) {
+  if (is_there && !far_state) {
     far_state = std::make_shared<FarState>(options.optimizer, recording().device, there.memory);
   }
-  use_far(wanted);
+  use_far(next);
   if (far_state) far_state->fetch_unexpected();
 }
 
 void StepState::use_captured_far() {
   if (!far_state) return;
-  place_far(plan_options, kept);
-  use_far(plan_options);
+  if (now().placed.placement != placement) now().placed = place(placement, graph().fixed);
+  use_far(now().placed);
 }
 
-void StepState::use_far(const StepPlanOptions& wanted) {
-  if (far_state) far_state->expect(captured().program.lowered.far);
+void StepState::use_far(const PlacedStep& next) {
+  if (far_state) far_state->expect(next.things);
   std::vector<int64_t> bytes(captured().program.far_bytes.size(), 0);
-  for (const FarThing& thing : captured().program.lowered.far) {
+  for (const FarThing& thing : next.things) {
     if (!thing.tensor.defined()) bytes[*thing.update] = thing.bytes;
   }
-  updater().use_far(wanted.offload_optimizer ? far_state : nullptr, bytes);
+  updater().use_far(next.placement.optimizer ? far_state : nullptr, bytes);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -1,6 +1,7 @@
 #include "runtime/graph/replay.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,15 +60,17 @@ Replay::Replay(const Recording& recording, const Works& works, const LoweredStep
       random_(lowered.graph.ops.size()),
       reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {
   for (size_t device = 1; device < lowered.devices.size(); ++device) {
-    elsewhere_.push_back({std::vector<c10::Storage>(recording.values.size()),
-                          std::vector<c10::Storage>(recording.externals.size())});
+    others_.push_back({std::vector<c10::Storage>(recording.values.size()),
+                       std::vector<c10::Storage>(recording.externals.size())});
   }
 }
 
-void Replay::begin(const Tensors& inputs, transfer::FarMemories memories, FarState* far) {
+void Replay::begin(const Tensors& inputs, transfer::FarMemories memories, FarState* far,
+                   const PlacedStep* placed) {
   inputs_.clear();
   moved_ = {};
   far_ = far;
+  placed_ = placed;
   if (!memories.empty()) copies_.emplace(std::move(memories));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
@@ -81,7 +84,7 @@ void Replay::clear() {
     between_->end();  // before the memory that copies read and write goes
     moved_ = between_->take_moved();
   }
-  drop_elsewhere();
+  drop_others();
   if (copies_) {
     copies_->end();  // before the memory that copies read and write goes
     moved_ = copies_->moved();
@@ -102,7 +105,7 @@ void Replay::clear() {
 
 Replay::Input Replay::input_now(size_t position) const {
   const External& external = recording_.externals[position];
-  if (external.input >= 0) return inputs_[static_cast<size_t>(external.input)];
+  if (external.input >= 0) return inputs_[external.input];
   return {external.tensor.storage(), offset_bytes(external.tensor) - external.offset};
 }
 
@@ -126,7 +129,7 @@ at::Tensor Replay::operand(const TensorRef& ref, bool shape_only, int32_t memory
     case Memory::kValue:
       break;
   }
-  const c10::Storage& slot = slots_[static_cast<size_t>(ref.index)];
+  const c10::Storage& slot = slots_[ref.index];
   if (slot) return tensor_on(slot, ref.geometry);
   if (!shape_only) throw InternalError("a plan reads a value that is not there");
   return tensor_on(reserved_->storage(), at_start(ref.geometry));
@@ -174,21 +177,20 @@ void Replay::invoke(const Work& work, int32_t memory) {
 void Replay::keep_results(const Work& work, int32_t memory) {
   std::vector<c10::Storage>& slots = slots_in(memory);
   for (const Work::Made& made : work.made) {
-    c10::Storage& slot = slots[static_cast<size_t>(made.value)];
+    c10::Storage& slot = slots[made.value];
     if (slot) continue;  // The value is live already, and the live one stays.
     size_t item = 0;
     for_each_tensor(stack_[made.result], [&](const at::Tensor& tensor) {
       if (item++ == made.item) slot = tensor.storage();
     });
-    if (!slot || static_cast<int64_t>(slot.nbytes()) !=
-                     recording_.values[static_cast<size_t>(made.value)].bytes) {
+    if (!slot || static_cast<int64_t>(slot.nbytes()) != recording_.values[made.value].bytes) {
       throw InternalError(
           fmt::format("{} returned another size than in the captured step", work.name));
     }
   }
   for (const auto& [now, before] : work.overwrites) {
-    c10::Storage& slot = slots[static_cast<size_t>(now)];
-    c10::Storage& old = slots[static_cast<size_t>(before)];
+    c10::Storage& slot = slots[now];
+    c10::Storage& old = slots[before];
     if (!slot) slot = std::move(old);
     old = c10::Storage();
   }
@@ -197,30 +199,41 @@ void Replay::keep_results(const Work& work, int32_t memory) {
 
 void Replay::run(const RunAction& step) {
   const auto op = static_cast<size_t>(step.op);
-  const int32_t position = lowered_.works[op][static_cast<size_t>(step.variant)];
-  const Work& work = works_.all[static_cast<size_t>(position)];
-  before_overwrites(work, 0);
+  const int32_t position = lowered_.works[op][step.variant];
+  const Work& work = works_.all[position];
+  const c10::OptionalDeviceGuard current_device(
+      step.memory > 0 ? std::optional(lowered_.devices.at(step.memory)) : std::nullopt);
+  before_overwrites(work, step.memory);
   std::optional<RandomState> current;
   if (step.save_random) random_[op].emplace(recording_.device);
   if (step.restore_random) {
     current.emplace(recording_.device);
     random_[op]->restore();
   }
-  invoke(work);
+  invoke(work, step.memory);
   if (current) current->restore();
-  keep_results(work);
+  keep_results(work, step.memory);
 }
 
-void Replay::free(ValueIndex value) {
-  if (const auto thing = lowered_.far_thing_of(value)) return far_->leave(*thing);
-  if (between_) between_->settle(value, 0);
-  const int32_t step_value = lowered_.step_value_of[static_cast<size_t>(value)];
+void Replay::free(ValueIndex value, int32_t memory) {
+  if (between_) between_->settle(value, memory);
+  if (memory > 0 && between_) {
+    place_of(value, memory) = c10::Storage();
+    return;
+  }
+  if (memory > 0) {
+    if (!copies_) return Backend::wait(value, memory);  // It has no other memory.
+    if (aside_.erase(value) == 0) copies_->free(value, memory);
+    return;
+  }
+  if (const auto thing = thing_of(value)) return far_->leave(*thing);
+  const int32_t step_value = lowered_.step_value_of[value];
   if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
-  slots_[static_cast<size_t>(step_value)] = c10::Storage();
+  slots_[step_value] = c10::Storage();
 }
 
 size_t Replay::step_value(ValueIndex value) const {
-  const int32_t position = lowered_.step_value_of[static_cast<size_t>(value)];
+  const int32_t position = lowered_.step_value_of[value];
   if (position < 0) throw InternalError("a plan moves a value that the step does not make");
   return static_cast<size_t>(position);
 }
@@ -234,7 +247,7 @@ bool Replay::on_other_device(ValueIndex value) const {
 void Replay::copy(const CopyAction& copy) {
   if (between_) return copy_between(copy);
   if (!copies_) return Backend::copy(copy);
-  if (const auto thing = lowered_.far_thing_of(copy.value)) {
+  if (const auto thing = thing_of(copy.value)) {
     return copy.from == 0 ? far_->send(*thing) : far_->bring(*thing);
   }
   c10::Storage& slot = slots_[step_value(copy.value)];
@@ -258,20 +271,10 @@ void Replay::copy(const CopyAction& copy) {
 void Replay::wait(ValueIndex value, int32_t memory) {
   if (between_) return between_->wait(value, memory);
   if (!copies_) return Backend::wait(value, memory);
-  if (const auto thing = lowered_.far_thing_of(value)) {
+  if (const auto thing = thing_of(value)) {
     return memory == 0 ? far_->arrive(*thing) : far_->sent(*thing);
   }
   if (!on_other_device(value)) copies_->wait(value, memory);
-}
-
-void Replay::free_elsewhere(ValueIndex value, int32_t memory) {
-  if (between_) {
-    between_->settle(value, memory);
-    place_of(value, memory) = c10::Storage();
-    return;
-  }
-  if (!copies_) return Backend::free_elsewhere(value, memory);
-  if (aside_.erase(value) == 0) copies_->free_elsewhere(value, memory);
 }
 
 }  // namespace reprise::runtime::internal::graph

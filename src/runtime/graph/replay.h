@@ -13,6 +13,7 @@
 #include "runtime/device/reserved_space.h"
 #include "runtime/graph/far_state.h"
 #include "runtime/graph/lower.h"
+#include "runtime/graph/placed_step.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
@@ -36,8 +37,9 @@ class Replay final : public Backend {
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
   // Begins a step with the storages of these inputs. Its values may move to these memories, and
-  // `far` has what lies there between the steps (LoweredStep::far).
-  void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr);
+  // `far` has what lies there between the steps, which are the things of `placed`.
+  void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr,
+             const PlacedStep* placed = nullptr);
   // Lets the values of the steps that follow move between the devices of the lowered step, which
   // are the memories of this machine.
   void use_devices(const Machine& machine);
@@ -48,19 +50,16 @@ class Replay final : public Backend {
   // Lets all devices wait for the copies between them, so that others may use the step's memory.
   void settle();
   at::Tensor tensor(const step::TensorRef& ref) const;
-  const c10::Storage& storage_of(int32_t step_value) const {
-    return slots_[static_cast<size_t>(step_value)];
-  }
+  const c10::Storage& storage_of(int32_t step_value) const { return slots_[step_value]; }
 
   // Makes a value live whose memory something else has written.
   void set(size_t step_value, c10::Storage storage) { slots_[step_value] = std::move(storage); }
 
+  bool has(int32_t memory) const override { return memory == 0 || between_ != nullptr; }
   void run(const RunAction& step) override;
-  void free(ValueIndex value) override;
+  void free(ValueIndex value, int32_t memory) override;
   void copy(const CopyAction& copy) override;
   void wait(ValueIndex value, int32_t memory) override;
-  void free_elsewhere(ValueIndex value, int32_t memory) override;
-  void run_elsewhere(const RunAction& step) override;
 
   // These are the parts of run(), for measuring. invoke() calls the kernel and leaves its results
   // on the stack; keep_results() makes them values, and drop_results() drops them. `memory` is the
@@ -73,9 +72,10 @@ class Replay final : public Backend {
   // there.
   bool bring_operands(const step::Work& work, int32_t memory);
   const c10::Storage& storage_there(int32_t step_value, int32_t memory) {
-    return slots_in(memory)[static_cast<size_t>(step_value)];
+    return slots_in(memory)[step_value];
   }
-  void drop_elsewhere();
+  // Drops what lies on other devices.
+  void drop_others();
 
  private:
   struct Input {
@@ -83,9 +83,9 @@ class Replay final : public Backend {
     int64_t moved;  // in bytes, from where the input began in its storage at capture
   };
 
-  // An Elsewhere has what lies on another device: copies of values and externals, and values that
-  // were made there.
-  struct Elsewhere {
+  // An OtherDevice has what lies there: copies of values and externals, and values that were made
+  // there.
+  struct OtherDevice {
     std::vector<c10::Storage> values;     // by step value
     std::vector<c10::Storage> externals;  // by external
   };
@@ -108,6 +108,9 @@ class Replay final : public Backend {
   // Returns the step value of a value that a plan moves.
   size_t step_value(ValueIndex value) const;
   bool on_other_device(ValueIndex value) const;
+  std::optional<size_t> thing_of(ValueIndex value) const {
+    return far_ != nullptr ? placed_->thing_of(value) : std::nullopt;
+  }
 
   const step::Recording& recording_;
   const step::Works& works_;
@@ -119,11 +122,12 @@ class Replay final : public Backend {
   std::vector<c10::IValue> stack_;
   std::optional<transfer::Copies> copies_;    // of the step, if it has memories to move values to
   std::map<ValueIndex, c10::Storage> aside_;  // values on other devices that the plan has moved
-  std::vector<Elsewhere> elsewhere_;          // by memory but the first
+  std::vector<OtherDevice> others_;           // by memory but the first
   std::vector<ValueIndex> graph_value_of_;    // by step value, if there are other devices; -1: none
   std::unique_ptr<transfer::DeviceCopies> between_;
   transfer::MovedBytes moved_;
   FarState* far_ = nullptr;
+  const PlacedStep* placed_ = nullptr;
 };
 
 }  // namespace reprise::runtime::internal::graph

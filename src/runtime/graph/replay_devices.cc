@@ -38,7 +38,7 @@ void Replay::use_devices(const Machine& machine) {
   graph_value_of_.assign(recording_.values.size(), -1);
   for (size_t v = 0; v < lowered_.step_value_of.size(); ++v) {
     const int32_t position = lowered_.step_value_of[v];
-    if (position >= 0) graph_value_of_[static_cast<size_t>(position)] = static_cast<ValueIndex>(v);
+    if (position >= 0) graph_value_of_[position] = static_cast<ValueIndex>(v);
   }
 }
 
@@ -46,21 +46,21 @@ void Replay::settle() {
   if (between_) between_->end();
 }
 
-void Replay::drop_elsewhere() {
-  for (Elsewhere& there : elsewhere_) {
+void Replay::drop_others() {
+  for (OtherDevice& there : others_) {
     std::fill(there.values.begin(), there.values.end(), c10::Storage());
     std::fill(there.externals.begin(), there.externals.end(), c10::Storage());
   }
 }
 
 std::vector<c10::Storage>& Replay::slots_in(int32_t memory) {
-  return memory == 0 ? slots_ : elsewhere_.at(static_cast<size_t>(memory) - 1).values;
+  return memory == 0 ? slots_ : others_.at(static_cast<size_t>(memory) - 1).values;
 }
 
 at::Tensor Replay::operand_there(const TensorRef& ref, int32_t memory) const {
   if (ref.memory == Memory::kNone) return {};
   const auto position = static_cast<size_t>(ref.index);
-  const Elsewhere& there = elsewhere_.at(static_cast<size_t>(memory) - 1);
+  const OtherDevice& there = others_.at(static_cast<size_t>(memory) - 1);
   const bool outside = ref.memory == Memory::kExternal;
   if (outside && is_host_number(recording_.externals[position])) return external(ref);
   const c10::Storage& storage = outside ? there.externals[position] : there.values[position];
@@ -72,12 +72,11 @@ c10::Storage& Replay::place_of(ValueIndex value, int32_t memory) {
   const auto outside = lowered_.outside.find(value);
   if (outside == lowered_.outside.end()) return slots_in(memory)[step_value(value)];
   if (memory == 0) throw InternalError("a plan takes memory of the caller");
-  return elsewhere_.at(static_cast<size_t>(memory) - 1)
-      .externals[static_cast<size_t>(outside->second.external)];
+  return others_.at(static_cast<size_t>(memory) - 1).externals[outside->second.external];
 }
 
 c10::Storage Replay::memory_on(int32_t memory, int64_t bytes) const {
-  const c10::Device device = lowered_.devices.at(static_cast<size_t>(memory));
+  const c10::Device device = lowered_.devices.at(memory);
   const c10::DeviceGuard current(
       device);  // An allocator takes memory of the device that is current.
   c10::Allocator* const allocator = c10::GetAllocator(device.type());
@@ -116,23 +115,12 @@ void Replay::copy_between(const CopyAction& copy) {
 void Replay::before_overwrites(const Work& work, int32_t memory) {
   if (!between_) return;
   for (const auto& [now, before] : work.overwrites) {
-    between_->settle(graph_value_of_[static_cast<size_t>(before)], memory);
+    between_->settle(graph_value_of_[before], memory);
   }
 }
 
-void Replay::run_elsewhere(const RunAction& step) {
-  if (!between_) return Backend::run_elsewhere(step);
-  const int32_t position =
-      lowered_.works[static_cast<size_t>(step.op)][static_cast<size_t>(step.variant)];
-  const Work& work = works_.all[static_cast<size_t>(position)];
-  const c10::DeviceGuard current(lowered_.devices.at(static_cast<size_t>(step.memory)));
-  before_overwrites(work, step.memory);
-  invoke(work, step.memory);
-  keep_results(work, step.memory);
-}
-
 bool Replay::bring_operands(const Work& work, int32_t memory) {
-  Elsewhere& there = elsewhere_.at(static_cast<size_t>(memory) - 1);
+  OtherDevice& there = others_.at(static_cast<size_t>(memory) - 1);
   for (const Argument& argument : work.arguments) {
     for (const TensorRef& ref : argument.tensors) {
       const auto position = static_cast<size_t>(ref.index);

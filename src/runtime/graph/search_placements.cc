@@ -52,8 +52,9 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
   const auto with = [&](const KeptThings& keep, Bytes bytes, int64_t eighths) {
     StepPlanOptions part = wanted;
     part.time_limit = Nanos(wanted.time_limit.count() / kEighths * eighths);
-    place_far(wanted, keep);
-    return Placed{search(part, fixed + bytes, slack), keep, fixed + bytes};
+    PlacedStep step = place(placement_of(wanted, keep), fixed + bytes);
+    StepPlan found = search(part, step.graph, slack);
+    return Placed{std::move(found), std::move(step)};
   };
   // A quarter of the time is for nothing that stays, a half for the other choices, and a quarter for the
   // best one.
@@ -66,8 +67,9 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
     return is_less ? best : longer;
   }
   if (best.found.result.termination == Termination::kOptimal) return best;
-  const FarThings things = in_order(far_things(wanted, {}), *best.found.result.plan);
-  const Bytes most = std::min(far_bytes(wanted, {}), best.found.result.budget - fixed);
+  const FarThings things = in_order(best.step.things, *best.found.result.plan);
+  const Bytes most =
+      std::min(bytes_of(best.step.placement), best.found.result.budget - fixed);
   Bytes best_bytes, last;
   for (const int64_t percent : kPercent) {
     KeptThings keep;
@@ -84,7 +86,7 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
     best = std::move(other);
     best_bytes = bytes;
   }
-  Placed again = with(best.kept, best_bytes, 2);
+  Placed again = with(best.step.placement.kept, best_bytes, 2);
   const bool is_better = again.found.result.plan && time_of(again.found) < time_of(best.found);
   return is_better ? again : best;
 }

@@ -91,14 +91,14 @@ WorkCost cost_of_shards(const Bucket& bucket, const UpdateCosts& costs, int rank
   std::vector<WorkCost> of_rank(bucket.shares.size());
   WorkCost most;
   for (const Filling& filling : bucket.fillings) {
-    WorkCost& cost = of_rank[static_cast<size_t>(filling.owner)];
+    WorkCost& cost = of_rank[filling.owner];
     const WorkCost& one = costs.by_update[filling.update];
     cost.time += one.time;
     cost.workspace = std::max(cost.workspace, one.workspace);
     most.time = std::max(most.time, cost.time);
     most.workspace = std::max(most.workspace, cost.workspace);
   }
-  return rank < 0 ? most : of_rank[static_cast<size_t>(rank)];
+  return rank < 0 ? most : of_rank[rank];
 }
 
 at::Tensor Sharder::part(const at::Tensor& memory, const Filling& filling, int64_t offset) const {

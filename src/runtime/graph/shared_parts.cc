@@ -13,9 +13,9 @@
 
 namespace reprise::runtime::internal::graph {
 
-using distributed::Peers;
+using distributed::Ranks;
 using rewrite::covers_storage;
-using rewrite::Ranks;
+using rewrite::Sharers;
 using step::Argument;
 using step::ArgumentKind;
 using step::Call;
@@ -70,7 +70,7 @@ class Ways {
   int64_t size(size_t argument, int64_t dimension) const {
     const Geometry* const geometry = tensor(argument);
     if (geometry == nullptr || static_cast<size_t>(dimension) >= geometry->sizes.size()) return 0;
-    return geometry->sizes[static_cast<size_t>(dimension)];
+    return geometry->sizes[dimension];
   }
   bool divides(int64_t size) const { return size >= ranks_ && size % ranks_ == 0; }
 
@@ -185,7 +185,7 @@ class Ways {
 // A Gatherer brings the parts of all ranks together.
 class Gatherer {
  public:
-  Gatherer(std::shared_ptr<const Ranks> ranks, std::string what)
+  Gatherer(std::shared_ptr<const Sharers> ranks, std::string what)
       : ranks_(std::move(ranks)), what_(std::move(what)) {}
 
   int64_t rank() const { return ranks_->rank(); }
@@ -204,7 +204,7 @@ class Gatherer {
     }
     const at::Tensor parts = at::empty({ranks(), each}, whole.options());
     std::vector<int64_t> sizes = whole.sizes().vec();
-    sizes[static_cast<size_t>(dimension)] /= ranks();
+    sizes[dimension] /= ranks();
     const auto in_parts = [&](int64_t rank) { return parts[rank].view(sizes); };
     in_parts(rank()).copy_(part(whole, dimension, rank()));
     ranks_->gather(parts.view({-1}), what_);
@@ -218,7 +218,7 @@ class Gatherer {
     return {.sizes = {tensor.numel()}, .strides = {1}, .dtype = tensor.scalar_type()};
   }
 
-  std::shared_ptr<const Ranks> ranks_;
+  std::shared_ptr<const Sharers> ranks_;
   std::string what_;
 };
 
@@ -285,7 +285,7 @@ struct SharedKernel {
   }
 };
 
-// One exchange at a time is under way, and it has this number among those of its Peers.
+// One exchange at a time is under way, and it has this number among those of its Ranks.
 constexpr size_t kNumber = 0;
 
 }  // namespace
@@ -296,7 +296,7 @@ void SharingRanks::run(Exchange&& exchange) const {
   device::TimedRun of_exchange;
   const device::TimedRun all = device::time_run(c10::kCPU, [&] {
     std::vector<int64_t> ready{0};
-    peers_->maxima(ready, c10::kCPU, "the measurement of an exchange");
+    ranks_->maxima(ready, c10::kCPU, "the measurement of an exchange");
     of_exchange = device::time_run(c10::kCPU, exchange);
   });
   measured_->time += of_exchange.wall;
@@ -309,15 +309,15 @@ void SharingRanks::gather(const at::Tensor& all, const std::string& what) const 
   std::vector<std::pair<int64_t, int64_t>> parts;
   for (int64_t rank = 0; rank < size(); ++rank) parts.emplace_back(rank * each, each);
   run([&] {
-    peers_->start_gather(kNumber, all, parts, what);
-    peers_->wait(kNumber);
+    ranks_->start_gather(kNumber, all, parts, what);
+    ranks_->wait(kNumber);
   });
 }
 
 void SharingRanks::sum(const at::Tensor& tensor, const std::string& what) const {
   run([&] {
-    peers_->start_sum(kNumber, tensor, what);
-    peers_->wait(kNumber);
+    ranks_->start_sum(kNumber, tensor, what);
+    ranks_->wait(kNumber);
   });
 }
 
@@ -326,7 +326,7 @@ std::vector<SharedWay> shared_ways(const Call& call, const Recording& recording,
 }
 
 Work shared_work(const Work& whole, const Call& call, const SharedWay& way,
-                 const std::shared_ptr<const Ranks>& ranks) {
+                 const std::shared_ptr<const Sharers>& ranks) {
   std::vector<Geometry> looks;
   for (const std::vector<TensorRef>& outputs : call.outputs) {
     looks.push_back(outputs.empty() ? Geometry() : outputs[0].geometry);

@@ -14,8 +14,8 @@
 
 #include "reprise/model/units.h"
 #include "runtime/device/stopwatch.h"
-#include "runtime/distributed/peers.h"
-#include "runtime/rewrite/rows/ranks.h"
+#include "runtime/distributed/ranks.h"
+#include "runtime/rewrite/rows/sharers.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/work.h"
 
@@ -51,16 +51,16 @@ std::vector<SharedWay> shared_ways(const step::Call& call, const step::Recording
 
 // Returns the work with another kernel, which shares it out. All ranks run it at the same time.
 step::Work shared_work(const step::Work& whole, const step::Call& call, const SharedWay& way,
-                       const std::shared_ptr<const rewrite::Ranks>& ranks);
+                       const std::shared_ptr<const rewrite::Sharers>& ranks);
 
 // The ranks of a process group. While it measures, the exchanges of a work begin only when all ranks
 // are ready, and their times are kept apart from that of the work.
-class SharingRanks final : public rewrite::Ranks {
+class SharingRanks final : public rewrite::Sharers {
  public:
-  explicit SharingRanks(std::shared_ptr<distributed::Peers> peers) : peers_(std::move(peers)) {}
+  explicit SharingRanks(std::shared_ptr<distributed::Ranks> ranks) : ranks_(std::move(ranks)) {}
 
-  int64_t rank() const override { return peers_->rank(); }
-  int64_t size() const override { return peers_->size(); }
+  int64_t rank() const override { return ranks_->rank(); }
+  int64_t size() const override { return ranks_->size(); }
   void gather(const at::Tensor& all, const std::string& what) const override;
   void sum(const at::Tensor& tensor, const std::string& what) const override;
 
@@ -76,7 +76,7 @@ class SharingRanks final : public rewrite::Ranks {
   template <class Exchange>
   void run(Exchange&& exchange) const;
 
-  const std::shared_ptr<distributed::Peers> peers_;
+  const std::shared_ptr<distributed::Ranks> ranks_;
   mutable std::optional<Exchanged> measured_;
 };
 

@@ -29,7 +29,7 @@ using device::ProcessorWatch;
 using device::time_run;
 using device::TimedRun;
 using device::typical_time;
-using distributed::Peers;
+using distributed::Ranks;
 using rewrite::CallRealization;
 using rewrite::CallVariant;
 using rewrite::RewrittenStep;
@@ -75,8 +75,8 @@ std::vector<std::set<int32_t>> pieces_by_call(const RewrittenStep& step) {
   for (const CallRealization& realization : step.alternatives.realizations) {
     for (const CallRealization::Piece& piece : realization.pieces) {
       for (const int32_t work : piece.works) {
-        if (!step.works.all[static_cast<size_t>(work)].apart) continue;
-        all[static_cast<size_t>(piece.after)].insert(work);
+        if (!step.works.all[work].apart) continue;
+        all[piece.after].insert(work);
       }
     }
   }
@@ -86,14 +86,14 @@ std::vector<std::set<int32_t>> pieces_by_call(const RewrittenStep& step) {
 // A SharedTrial runs in the same way on all ranks: what it does depends on the recording alone.
 class SharedTrial {
  public:
-  SharedTrial(const std::shared_ptr<Peers>& peers, StepProgram& program,
+  SharedTrial(const std::shared_ptr<Ranks>& ranks, StepProgram& program,
               const CaptureOptions& options)
-      : peers_(peers),
+      : ranks_(ranks),
         program_(program),
         step_(program.step),
         options_(options),
         recording_(step_.recording),
-        ranks_(program.ranks),
+        sharers_(program.sharers),
         calls_(recording_.calls.size()),
         pieces_(pieces_by_call(step_)),
         replay_(recording_, step_.works, program.lowered) {}
@@ -109,7 +109,7 @@ class SharedTrial {
       const Work& work = step_.works.all[work_of(one.op, one.variant)];
       if (work.apart) continue;
       for (const int32_t e : work.effects) {
-        const c10::Storage storage = recording_.externals[static_cast<size_t>(e)].tensor.storage();
+        const c10::Storage storage = recording_.externals[e].tensor.storage();
         outside.emplace_back(storage, copy_to_host(storage));
       }
     }
@@ -122,7 +122,7 @@ class SharedTrial {
       Walk walk(*this);
       execute(plain, walk);
     } catch (...) {
-      peers_->abandon(nullptr);
+      ranks_->abandon(nullptr);
       replay_.clear();
       put_back();
       throw;
@@ -147,15 +147,14 @@ class SharedTrial {
    public:
     explicit Walk(SharedTrial& trial) : trial_(trial) {}
     void run(const RunAction& action) override { trial_.run_op(action); }
-    void free(ValueIndex value) override { trial_.replay_.free(value); }
+    void free(ValueIndex value, int32_t memory) override { trial_.replay_.free(value, memory); }
 
    private:
     SharedTrial& trial_;
   };
 
   size_t work_of(OpIndex op, int32_t variant) const {
-    return static_cast<size_t>(
-        program_.lowered.works[static_cast<size_t>(op)][static_cast<size_t>(variant)]);
+    return static_cast<size_t>(program_.lowered.works[op][variant]);
   }
 
   void run_op(const RunAction& action) {
@@ -168,7 +167,7 @@ class SharedTrial {
         tried.emplace_back(found_.size() - 1, std::move(results));
       };
       if (may_be_shared(call)) {
-        for (const SharedWay& way : shared_ways(call, recording_, peers_->size())) {
+        for (const SharedWay& way : shared_ways(call, recording_, ranks_->size())) {
           add(try_way(w, way));
         }
       }
@@ -207,7 +206,7 @@ class SharedTrial {
 
   // Runs the call together with the other ranks, and returns this rank's results.
   Tensors try_way(size_t c, const SharedWay& way) {
-    const Work work = shared_work(step_.works.all[c], recording_.calls[c], way, ranks_);
+    const Work work = shared_work(step_.works.all[c], recording_.calls[c], way, sharers_);
     Found found{.call = c, .way = way};
     found.cost = cost_of(work, step::kind_of(work) + way.name);
     Tensors results = results_now(work);
@@ -219,11 +218,11 @@ class SharedTrial {
   // Runs a piece of a realization. Rows of this rank alone stay for the pieces that follow; what
   // stands for a whole value is returned.
   Tensors try_piece(size_t c, int32_t piece) {
-    const Work& work = step_.works.all[static_cast<size_t>(piece)];
+    const Work& work = step_.works.all[piece];
     Found found{.call = c, .piece = piece};
     found.cost = cost_of(work, step::kind_of(work));
     const bool stays = std::all_of(work.made.begin(), work.made.end(), [&](const Work::Made& made) {
-      return recording_.values[static_cast<size_t>(made.value)].maker < 0;
+      return recording_.values[made.value].maker < 0;
     });
     Tensors results;
     if (stays) {
@@ -260,14 +259,14 @@ class SharedTrial {
       const bool measuring = repeat > 0 || in_place;
       replay_.drop_results();
       reset_peak(recording_.device);
-      if (measuring) ranks_->begin_measuring();
+      if (measuring) sharers_->begin_measuring();
       const TimedRun whole = time_run(recording_.device, [&] { replay_.invoke(work); });
       if (repeat == 0) {
         const MemoryCount count = memory_count(recording_.device);
         cost.workspace = Bytes(count.peak - count.live);
       }
       if (!measuring) continue;
-      const SharingRanks::Exchanged part = ranks_->taken();
+      const SharingRanks::Exchanged part = sharers_->taken();
       alone.push_back({whole.wall - part.all.wall, whole.processor - part.all.processor});
       exchanges.push_back({part.time, part.time});
     }
@@ -290,7 +289,7 @@ class SharedTrial {
       numbers.push_back(found.cost.workspace.count());
     }
     if (numbers.empty()) return;
-    peers_->maxima(numbers, recording_.device, "the measurement of its operations");
+    ranks_->maxima(numbers, recording_.device, "the measurement of its operations");
     for (size_t k = 0; k < found_.size(); ++k) {
       found_[k].exactness = static_cast<Exactness>(numbers[3 * k]);
       found_[k].cost = {.time = Nanos(numbers[3 * k + 1]), .workspace = Bytes(numbers[3 * k + 2])};
@@ -302,7 +301,7 @@ class SharedTrial {
     std::set<int32_t> off;
     for (const Found& found : found_) {
       if (found.piece < 0) continue;
-      program_.costs.by_work[static_cast<size_t>(found.piece)] = found.cost;
+      program_.costs.by_work[found.piece] = found.cost;
       if (found.exactness > Exactness::kRounding) off.insert(found.piece);
     }
     std::erase_if(step_.alternatives.realizations, [&](const CallRealization& realization) {
@@ -333,18 +332,18 @@ class SharedTrial {
                           .name = VariantName(kShared, found->way.name),
                           .exactness = exactness};
       step_.works.all.push_back(
-          shared_work(step_.works.all[call], recording_.calls[call], found->way, ranks_));
+          shared_work(step_.works.all[call], recording_.calls[call], found->way, sharers_));
       program_.costs.by_work.push_back(found->cost);
       step_.alternatives.variants.push_back(std::move(variant));
     }
   }
 
-  const std::shared_ptr<Peers> peers_;
+  const std::shared_ptr<Ranks> ranks_;
   StepProgram& program_;
   RewrittenStep& step_;
   const CaptureOptions& options_;
   const Recording& recording_;
-  const std::shared_ptr<const SharingRanks> ranks_;
+  const std::shared_ptr<const SharingRanks> sharers_;
   const size_t calls_;
   const std::vector<std::set<int32_t>> pieces_;  // works by the call that they belong to
   Replay replay_;
@@ -366,18 +365,18 @@ void require_shared_work(const CaptureOptions& options) {
   }
 }
 
-void add_shared_work(const std::shared_ptr<Peers>& peers, StepProgram& program,
+void add_shared_work(const std::shared_ptr<Ranks>& ranks, StepProgram& program,
                      const Tensors& inputs, const CaptureOptions& options) {
   if (!program.step.recording.device.is_cpu()) {
     throw InputError("ranks share out the work of a step on the CPU alone, and the inputs are on " +
                      program.step.recording.device.str() + ": leave share_work out");
   }
   refuse_reads_on_host(program.step.recording);
-  agree_on_step(*peers, program, options);
-  agree_on_run(*peers, inputs, /*needs=*/false);
-  agree_on_numbers(*peers, program, options);
-  if (peers->size() == 1) return;
-  SharedTrial(peers, program, options).run(inputs);
+  agree_on_step(*ranks, program, options);
+  agree_on_run(*ranks, inputs, /*needs=*/false);
+  agree_on_numbers(*ranks, program, options);
+  if (ranks->size() == 1) return;
+  SharedTrial(ranks, program, options).run(inputs);
   program.lowered = lower(program.step, program.costs.by_work, inputs, options.measure.name);
 }
 

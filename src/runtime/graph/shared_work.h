@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "reprise/runtime/capture.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/graph/step_program.h"
 
 namespace reprise::runtime::internal::graph {
@@ -22,7 +22,7 @@ void require_shared_work(const CaptureOptions& options);
 // Parameters and buffers get the bits of rank 0. The random state is left as it was. Throws
 // InputError on all ranks if they have captured different steps, or have different inputs or random
 // states.
-void add_shared_work(const std::shared_ptr<distributed::Peers>& peers, StepProgram& program,
+void add_shared_work(const std::shared_ptr<distributed::Ranks>& ranks, StepProgram& program,
                      const Tensors& inputs, const CaptureOptions& options);
 
 }  // namespace reprise::runtime::internal::graph

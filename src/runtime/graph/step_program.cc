@@ -77,7 +77,7 @@ WorkCosts with_errors(WorkCosts works, const RewrittenStep& step) {
   for (const auto& use : step.codecs) {
     const double share = use->stated.largest == 0 ? 0 : use->stated.bound / use->stated.largest;
     const double ppm = std::isfinite(share) ? std::min(kMost, std::ceil(share * 1e6)) : kMost;
-    works.by_work[static_cast<size_t>(use->decode)].error_ppm = static_cast<int64_t>(ppm);
+    works.by_work[use->decode].error_ppm = static_cast<int64_t>(ppm);
   }
   return works;
 }
@@ -85,7 +85,7 @@ WorkCosts with_errors(WorkCosts works, const RewrittenStep& step) {
 WorkCosts with_shards(WorkCosts works, const UpdateCosts& costs, const Buckets& buckets) {
   if (!buckets.sharded) return works;
   for (const Bucket& bucket : buckets.all) {
-    works.by_work[static_cast<size_t>(bucket.update)] = cost_of_shards(bucket, costs);
+    works.by_work[bucket.update] = cost_of_shards(bucket, costs);
   }
   return works;
 }
@@ -169,9 +169,9 @@ namespace {
 // Returns how often the function runs before the cache is asked. What a third run of the capture
 // shows, lockstep shows at the first run of the step, before anything happens. So a step whose costs
 // are known runs twice. A rank cannot know whether other ranks find their costs.
-int runs_before_cache(const CaptureOptions& options, const distributed::Peers* peers) {
+int runs_before_cache(const CaptureOptions& options, const distributed::Ranks* ranks) {
   const bool fewer = !options.cache.empty() && options.lockstep != Lockstep::kNever &&
-                     peers == nullptr && lockstep::can_intercept();
+                     ranks == nullptr && lockstep::can_intercept();
   return fewer ? std::min(options.runs, 2) : options.runs;
 }
 
@@ -179,7 +179,7 @@ int runs_before_cache(const CaptureOptions& options, const distributed::Peers* p
 // costs are in the cache. Returns nothing if one of these later runs is not like the first ones.
 std::optional<StepProgram> program_after(int runs, const StepFunction& step, const Tensors& sample,
                                          const CaptureOptions& options,
-                                         const std::shared_ptr<distributed::Peers>& peers) {
+                                         const std::shared_ptr<distributed::Ranks>& ranks) {
   const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
 
   // Observe what the step does, call by call, and find the module that each call belongs to. The
@@ -205,14 +205,14 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   Works works = with_updates(std::move(calls), recording, updater);
 
   // Rewrite the step: find what may run in place of its calls, and average gradients behind them.
-  Buckets buckets = find_buckets(recording, updates, options, peers ? peers->size() : 1);
-  if (buckets.sharded) updater->shard(updates_of(buckets, peers->rank()));
-  const auto ranks =
-      options.share_work.empty() ? nullptr : std::make_shared<const SharingRanks>(peers);
+  Buckets buckets = find_buckets(recording, updates, options, ranks ? ranks->size() : 1);
+  if (buckets.sharded) updater->shard(updates_of(buckets, ranks->rank()));
+  const auto sharers =
+      options.share_work.empty() ? nullptr : std::make_shared<const SharingRanks>(ranks);
   RewrittenStep rewritten =
       find_alternatives(std::move(recording), std::move(works), std::move(updates), buckets,
-                        options.alternatives, ranks);
-  auto averager = options.group.empty() ? nullptr : std::make_shared<Averager>(peers);
+                        options.alternatives, sharers);
+  auto averager = options.group.empty() ? nullptr : std::make_shared<Averager>(ranks);
   add_buckets(rewritten, std::move(buckets), averager, updater);
 
   // Lower the step to a graph that a planner understands, with what each work costs.
@@ -224,7 +224,7 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
     return std::nullopt;
   }
   Measured measured = measured_step(rewritten, sample, options, std::move(cache), most,
-                                    within.get(), peers ? peers->rank() : 0);
+                                    within.get(), ranks ? ranks->rank() : 0);
   Machine devices;
   if (!options.other_devices.empty()) {
     add_other_devices(rewritten, measured.costs, sample, options);
@@ -241,7 +241,7 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
                      .updater = std::move(updater),
                      .cache = std::move(measured.cache),
                      .averager = std::move(averager),
-                     .ranks = ranks,
+                     .sharers = sharers,
                      .devices = std::move(devices)};
 }
 
@@ -249,12 +249,12 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
 
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options,
-                              const std::shared_ptr<distributed::Peers>& peers) {
+                              const std::shared_ptr<distributed::Ranks>& ranks) {
   require_other_devices(options, device_of(sample));
-  const int first = runs_before_cache(options, peers.get());
-  std::optional<StepProgram> program = program_after(first, step, sample, options, peers);
-  if (!program) program = program_after(options.runs, step, sample, options, peers);
-  if (!options.share_work.empty()) add_shared_work(peers, *program, sample, options);
+  const int first = runs_before_cache(options, ranks.get());
+  std::optional<StepProgram> program = program_after(first, step, sample, options, ranks);
+  if (!program) program = program_after(options.runs, step, sample, options, ranks);
+  if (!options.share_work.empty()) add_shared_work(ranks, *program, sample, options);
   return *std::move(program);
 }
 

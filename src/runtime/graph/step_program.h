@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "reprise/runtime/capture.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/graph/averager.h"
 #include "runtime/graph/costs.h"
 #include "runtime/graph/lower.h"
@@ -28,15 +28,12 @@ struct StepProgram {
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
   std::vector<int64_t> far_bytes;    // by update: the part of it that may lie in another memory
   LoweredStep lowered;
-  // Whether `lowered.far` has the optimizer's state, and the parameters, but for what is kept.
-  bool far_optimizer = false, far_parameters = false;
-  KeptThings kept = {};
   // By op of a shard: the workspace on this rank. The graph has that of the rank that needs most.
   std::vector<std::pair<OpIndex, Bytes>> own_workspaces;
   std::shared_ptr<Updater> updater;  // runs `step.updates`
   CacheUse cache = {};
   std::shared_ptr<Averager> averager = {};  // runs `step.buckets`; null without a process group
-  std::shared_ptr<const SharingRanks> ranks = {};  // that share out its work; null if none do
+  std::shared_ptr<const SharingRanks> sharers = {};  // that share out its work; null if none do
   Machine devices = {};  // as measured; the device alone without CaptureOptions::other_devices
   Machine link = {};     // as measured (link.h); the device alone without a process group
 };
@@ -48,10 +45,10 @@ c10::Device device_of(const Tensors& inputs);
 std::vector<at::Tensor> parameters_of(const CaptureOptions& options);
 
 // Observes the step on `sample`, rewrites, measures and lowers it. Parameters, gradients, buffers
-// and the random state are left as they were. `peers` is null without a process group. Throws what
+// and the random state are left as they were. `ranks` is null without a process group. Throws what
 // capture() throws.
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options,
-                              const std::shared_ptr<distributed::Peers>& peers);
+                              const std::shared_ptr<distributed::Ranks>& ranks);
 
 }  // namespace reprise::runtime::internal::graph

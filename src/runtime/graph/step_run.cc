@@ -229,7 +229,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     miss = other;
     return std::nullopt;
   } catch (...) {
-    if (peers) peers->abandon(memory.keep());
+    if (ranks) ranks->abandon(memory.keep());
     captured().replay.clear();
     if (far_state) far_state->undo(updater().parameters_done());
     random.restore();
@@ -292,7 +292,7 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
   transfer::FarMemories memories;
   if (far.memory) memories = {nullptr, far.memory};
-  captured().replay.begin(inputs, std::move(memories), far_state.get());
+  captured().replay.begin(inputs, std::move(memories), far_state.get(), &now().placed);
   if (meter != nullptr) {
     meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
   } else {

@@ -49,9 +49,9 @@ StepPlanOptions in_bytes(StepPlanOptions options) {
 // this many times. Each search has this part of the plan's time limit.
 constexpr int kPlansAfterRuns = 4;
 
-Bytes own_peak(const StepProgram& program, const Plan& plan) {
+Bytes own_peak(const StepProgram& program, const Graph& graph, const Plan& plan) {
   if (program.own_workspaces.empty()) return plan.peak;
-  Graph own = program.lowered.graph;
+  Graph own = graph;
   for (const auto& [op, workspace] : program.own_workspaces) {
     own.ops[op].variants[0].workspace = workspace;
   }
@@ -60,17 +60,18 @@ Bytes own_peak(const StepProgram& program, const Plan& plan) {
 
 // Returns the peak of each memory of the machine, with the bytes of values as its device counts
 // them. Those of the graph may be larger, because devices count in granules of other sizes.
-std::vector<Bytes> own_peaks(const LoweredStep& lowered, const step::Recording& recording,
-                             const Plan& plan, const Machine& machine) {
+std::vector<Bytes> own_peaks(const LoweredStep& lowered, const Graph& graph,
+                             const step::Recording& recording, const Plan& plan,
+                             const Machine& machine) {
   const auto bytes_of = [&](size_t v) {
     const int32_t position = lowered.step_value_of[v];
-    if (position >= 0) return recording.values[static_cast<size_t>(position)].bytes;
+    if (position >= 0) return recording.values[position].bytes;
     if (v < lowered.input_bytes.size()) return lowered.input_bytes[v];
     return lowered.outside.at(static_cast<ValueIndex>(v)).bytes;
   };
   std::vector<Bytes> peaks;
   for (const c10::Device device : lowered.devices) {
-    Graph own = lowered.graph;
+    Graph own = graph;
     for (size_t v = 0; v < own.values.size(); ++v) {
       own.values[v].bytes = Bytes(device::counted_bytes(bytes_of(v), device));
     }
@@ -94,7 +95,7 @@ Outcome StepState::captured_for(const Tensors& sample) {
   const LimitScope limit(limited ? std::optional(options.budget.resolve(Bytes(0)).count())
                                  : std::nullopt);
   Outcome made;
-  made.captured = capture_step(step, sample, options, peers);
+  made.captured = capture_step(step, sample, options, ranks);
   if (options.lockstep == Lockstep::kAlways &&
       !lockstep::can_follow(made.captured->program.step.recording)) {
     throw InputError(
@@ -122,16 +123,10 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
   // If this fails, the step stays as it was captured before.
   outcomes.reset(note_capture(sample, why));
   sample_bytes = storage_bytes(sample);
-  if (peers) agree_on_step(*peers, captured().program, options);
   updater().keep_shard();
+  now().placed = place(placement, Bytes(0));
   use_captured_far();
-  graph().fixed = level_without(sample);
-  if (peers) {
-    StepProgram& program = captured().program;
-    agree_on_numbers(*peers, program, options);
-    const step::Buckets& buckets = program.step.buckets;
-    if (!buckets.all.empty()) program.link = measure_link(*peers, buckets, recording().device);
-  }
+  now().placed.graph.fixed = level_without(sample);
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
@@ -142,10 +137,12 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
 void StepState::capture_outcome(const Tensors& inputs) {
   memory.evacuate();
   renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
-  outcomes.add(note_capture(inputs, "the step reads other numbers out of tensors"), options.outcomes);
+  outcomes.add(note_capture(inputs, "the step reads other numbers out of tensors"),
+               options.outcomes);
   renew_memory();
+  now().placed = place(placement, Bytes(0));
   use_captured_far();
-  graph().fixed = level_without(inputs);
+  now().placed.graph.fixed = level_without(inputs);
 }
 
 void StepState::drop_outcome() {
@@ -176,7 +173,7 @@ Bytes StepState::outputs_beside() const {
   }
   int64_t bytes = 0;
   for (const int32_t value : values) {
-    bytes += device::counted_bytes(recording().values[static_cast<size_t>(value)].bytes, device);
+    bytes += device::counted_bytes(recording().values[value].bytes, device);
   }
   return Bytes(bytes);
 }
@@ -205,47 +202,41 @@ Graph StepState::graph_now() const {
   return here;
 }
 
-void StepState::fix_share(StepPlanOptions& wanted, Bytes fixed) const {
+void StepState::fix_share(StepPlanOptions& wanted, const Graph& problem) const {
   if (!wanted.share_of) wanted.share_of = plan_options.share_of;
   if (!wanted.budget.relative() || wanted.share_of) return;
-  Graph beside = graph();
-  beside.fixed = fixed;
-  wanted.share_of = {.peak = baseline(beside).peak, .inputs = Bytes(sample_bytes)};
+  wanted.share_of = {.peak = baseline(problem).peak, .inputs = Bytes(sample_bytes)};
 }
 
-StepPlan StepState::search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const {
-  Graph beside = graph();
-  beside.fixed = fixed;
-  return search_step(beside, in_bytes(wanted), slack, arena_device(wanted));
+StepPlan StepState::search(const StepPlanOptions& wanted, const Graph& problem,
+                           Bytes slack) const {
+  return search_step(problem, in_bytes(wanted), slack, arena_device(wanted));
 }
 
-StepPlan StepState::search_together(const StepPlanOptions& wanted, Bytes& fixed,
+StepPlan StepState::search_together(const StepPlanOptions& wanted, Graph& problem,
                                     Bytes slack) const {
-  Graph beside = graph();
-  beside.fixed = fixed;
-  const auto here = [&](const Graph& problem, const StepPlanOptions& agreed) {
+  const auto here = [&](const Graph& agreed_on, const StepPlanOptions& agreed) {
     return has_link()
-               ? search_on_link(captured().program, problem, agreed, slack, arena_device(agreed))
-               : search_step(problem, agreed, slack, arena_device(agreed));
+               ? search_on_link(captured().program, agreed_on, agreed, slack, arena_device(agreed))
+               : search_step(agreed_on, agreed, slack, arena_device(agreed));
   };
-  StepPlan found = plan_together(*peers, beside, in_bytes(wanted), here);
-  fixed = beside.fixed;
-  return found;
+  return plan_together(*ranks, problem, in_bytes(wanted), here);
 }
 
-void StepState::adopt(StepPlan next, Bytes fixed) {
-  now().program = std::make_shared<const Program>(graph(), next.result.plan->actions,
+void StepState::adopt(StepPlan plan, PlacedStep next) {
+  now().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions,
                                                   plan_options.offload.machine);
-  now().plan = std::move(next);
-  graph().fixed = fixed;
-  if (!planned_level) planned_level = fixed;
+  now().plan = std::move(plan);
+  now().placed = std::move(next);
+  placement = now().placed.placement;
+  if (!planned_level) planned_level = graph().fixed;
   now().shown.reset();
   const StepProgram& program = captured().program;
   if (has_link()) {
     now().shown = shown_on_link(program.lowered, graph(), program.step.buckets, now().plan->result,
                                 program.link);
   }
-  now().own_peak = own_peak(captured().program, *now().plan->result.plan);
+  now().own_peak = own_peak(captured().program, graph(), *now().plan->result.plan);
   use_devices();
   now().drift = Bytes(0);
   now().crowded = false;
@@ -263,7 +254,7 @@ void StepState::use_devices() {
   const LoweredStep& lowered = captured().program.lowered;
   captured().replay.use_devices(machine);
   const std::vector<Bytes> peaks =
-      own_peaks(lowered, recording(), *now().plan->result.plan, machine);
+      own_peaks(lowered, graph(), recording(), *now().plan->result.plan, machine);
   now().own_peak = peaks.at(0);
   now().other_devices.clear();
   for (size_t m = 1; m < peaks.size(); ++m) {
@@ -307,14 +298,14 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
   OffloadOptions& asked = wanted.offload;
   if (asked.to.empty()) {
     // The machine of a plan of this step comes back. The link is not given but measured.
-    if (peers && is_link(asked.machine)) asked.machine = {};
+    if (ranks && is_link(asked.machine)) asked.machine = {};
     if (asked.machine.channels.empty()) return {};
     throw InputError(
         "a machine says how fast a memory behind the device is, and not where: name the memory, "
         "too "
         "(offload)");
   }
-  if (peers) {
+  if (ranks) {
     throw InputError(
         "the values of a step of a process group stay on their device: leave `offload` out, or the "
         "group");
@@ -349,12 +340,13 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
   transfer::OpenedMemory opened = far_memory(wanted);
   // The memory of the plan before goes when the new plan is there.
   fixed += opened.device_bytes - far.device_bytes;
-  fixed += far_bytes(plan_options, kept) - far_bytes(wanted, {});
-  // Without a budget, all lies elsewhere that may.
-  const bool chooses = !wanted.budget.unlimited() && !far_things(wanted, {}).empty();
-  PlanResult result = answer("plan() was called", wanted, opened, fixed, Bytes(0),
-                             /*together=*/true,
-                             chooses ? std::nullopt : std::optional(KeptThings()));
+  const Placement all = placement_of(wanted, {});
+  fixed += bytes_of(placement) - bytes_of(all);
+  // Without a budget, all lies in the other memory that may.
+  const bool chooses = !wanted.budget.unlimited() && !things_of(all).empty();
+  PlanResult result =
+      answer("plan() was called", wanted, opened, fixed, Bytes(0),
+             /*together=*/true, chooses ? std::nullopt : std::optional(KeptThings()));
   if (!result.plan) return result;
   far = std::move(opened);
   now().placements = 0;
@@ -365,26 +357,21 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 // Puts a new plan in force. If there is none, all stays as it is.
 PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
                              const transfer::OpenedMemory& there, Bytes fixed, Bytes slack,
-                             bool together, const std::optional<KeptThings>& keep) {
-  const AsPlanned as_planned(*this);
-  Placed placed;
-  place_far(wanted, keep.value_or(KeptThings()));
-  fix_share(wanted, fixed);
-  placed = overheads.note(
+                             bool together, const std::optional<KeptThings>& keep) {  PlacedStep step = place(placement_of(wanted, keep.value_or(KeptThings())), fixed);
+  fix_share(wanted, step.graph);
+  Placed made = overheads.note(
       "plan", why,
       [&] {
         if (!keep) return search_placements(wanted, fixed, slack);
-        StepPlan found =
-            peers && together ? search_together(wanted, fixed, slack) : search(wanted, fixed, slack);
-        return Placed{std::move(found), *keep, fixed};
+        StepPlan found = ranks && together ? search_together(wanted, step.graph, slack)
+                                           : search(wanted, step.graph, slack);
+        return Placed{std::move(found), std::move(step)};
       },
-      [](const Placed& made) { return device::found_text(made.found.result); });
-  if (!placed.found.result.plan) return placed.found.result;
-  place_far(wanted, placed.kept);
-  move_far(wanted, there);
+      [](const Placed& one) { return device::found_text(one.found.result); });
+  if (!made.found.result.plan) return made.found.result;
+  move_far(made.step, there);
   plan_options = std::move(wanted);
-  kept = std::move(placed.kept);
-  adopt(std::move(placed.found), placed.fixed);
+  adopt(std::move(made.found), std::move(made.step));
   return shown();
 }
 
@@ -403,15 +390,15 @@ void StepState::require(const PlanResult& result, Bytes live, const StepPlanOpti
 }
 
 void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together) {
-  std::string why = now().captured == nullptr || !now().plan
-                        ? "this is the first run of a capture"
-                        : "the plan in force no longer fits";
+  std::string why = now().captured == nullptr || !now().plan ? "this is the first run of a capture"
+                                                             : "the plan in force no longer fits";
   if (planned_level && fixed > *planned_level) {
     why = "memory outside of the step grew by " + format_bytes(fixed - *planned_level);
   }
-  PlanResult result = answer(why, plan_options, far, fixed, slack, together, KeptThings(kept));
-  if (!result.plan && !kept.empty()) {  // Nothing is kept any more.
-    kept.clear();
+  PlanResult result =
+      answer(why, plan_options, far, fixed, slack, together, KeptThings(placement.kept));
+  if (!result.plan && !placement.kept.empty()) {  // Nothing is kept any more.
+    placement.kept.clear();
     use_captured_far();
     far_state->park();
     fixed = level_without(inputs);
@@ -447,7 +434,7 @@ void StepState::find_room() {
       [](const std::optional<StepPlan>& made) {
         return made ? device::found_text(made->result) : std::string("no other plan");
       });
-  if (smaller) adopt(std::move(*smaller), here.fixed);
+  if (smaller) adopt(std::move(*smaller), place(placement, here.fixed));
 }
 
 Bytes StepState::prepare_graph() {
@@ -477,7 +464,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   bool needed = !now().plan ||
                 now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget;
   if (shares_work()) {
-    needed = agree_on_run(*peers, inputs, needed);
+    needed = agree_on_run(*ranks, inputs, needed);
     if (needed) require_plan(inputs, fixed, slack, /*together=*/true);
     now().drift = fixed - graph().fixed;
     // Another plan, with more room or less, would have to be that of all ranks.
@@ -493,12 +480,13 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   find_room();
   if (memory.footprint() <= room()) return;
   // The plan fits, but the arena no longer does.
+  PlacedStep step = place(placement, fixed);
   StepPlan found = overheads.note(
       "plan", "the arena no longer fits beside the memory outside of the step",
-      [&] { return search(plan_options, fixed, slack); },
+      [&] { return search(plan_options, step.graph, slack); },
       [](const StepPlan& made) { return device::found_text(made.result); });
   if (found.result.plan) {
-    adopt(std::move(found), fixed);
+    adopt(std::move(found), std::move(step));
   } else {
     renew_memory(false);
   }

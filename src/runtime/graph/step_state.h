@@ -11,7 +11,7 @@
 #include "runtime/device/device_heap.h"
 #include "runtime/device/overheads.h"
 #include "runtime/device/step_log.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/graph/far_state.h"
 #include "runtime/graph/graphed_step.h"
 #include "runtime/graph/outcome.h"
@@ -35,7 +35,7 @@ struct StepState {
   transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
   // It is there if StepPlanOptions ask for offload_optimizer or offload_parameters.
   std::shared_ptr<FarState> far_state;
-  KeptThings kept;                       // by the plan in force
+  Placement placement;                   // of the plan in force
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
@@ -45,14 +45,15 @@ struct StepState {
   std::string missed;
   std::vector<std::string> differences;       // that lockstep has found
   bool comparing = false;                     // whether the function runs beside the recording
-  std::shared_ptr<distributed::Peers> peers;  // null without a process group
+  std::shared_ptr<distributed::Ranks> ranks;  // null without a process group
   bool synchronized = true;                   // whether runs average gradients over the group
   CodecCheck codec_check = CodecCheck::kNone;
 
   Outcome& now() { return outcomes.now(); }
   const Outcome& now() const { return outcomes.now(); }
   Captured& captured() const { return *now().captured; }
-  Graph& graph() const { return captured().program.lowered.graph; }
+  // The step as the plan in force has it.
+  const Graph& graph() const { return now().placed.graph; }
   const step::Recording& recording() const { return captured().program.step.recording; }
   // Whether operations may run on other devices than the recording's.
   bool on_several_devices() const { return !captured().program.lowered.devices.empty(); }
@@ -87,19 +88,20 @@ struct StepState {
   Bytes level_without(const Tensors& inputs) const;
   // Returns what the program will take outside of the step (CaptureOptions::foreseen).
   Bytes foreseen() const { return options.foreseen ? options.foreseen() : Bytes(0); }
-  // Makes a share of the budget one of the peak that shares of this step are of. The graph is in place
-  // for the options, and `fixed` are the bytes beside the step.
-  void fix_share(StepPlanOptions& wanted, Bytes fixed) const;
+  // Makes a share of the budget one of the peak that shares of this step are of. `problem` is the step
+  // as the options place it.
+  void fix_share(StepPlanOptions& wanted, const Graph& problem) const;
   // Returns the bytes that the step's outputs need beside an arena on a device, where the memory of
   // the arena stays when they leave it. On the CPU its pages change hands with them.
   Bytes outputs_beside() const;
   Graph graph_now() const;
   Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
-  StepPlan search(const StepPlanOptions& wanted, Bytes fixed, Bytes slack) const;
-  // Does the same for all ranks of the group, which call this together. Sets `fixed` to the largest
-  // one.
-  StepPlan search_together(const StepPlanOptions& wanted, Bytes& fixed, Bytes slack) const;
-  void adopt(StepPlan next, Bytes fixed);
+  StepPlan search(const StepPlanOptions& wanted, const Graph& problem, Bytes slack) const;
+  // Does the same for all ranks of the group, which call this together. Sets `problem.fixed` to the
+  // largest one.
+  StepPlan search_together(const StepPlanOptions& wanted, Graph& problem, Bytes slack) const;
+  // Puts a plan of `next` in force.
+  void adopt(StepPlan plan, PlacedStep next);
   // Makes the replay ready for the plan in force, if operations may run on several devices.
   void use_devices();
   // Returns the memory that the options name, and completes their machine. A memory that is open
@@ -110,24 +112,24 @@ struct StepState {
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
   // Throws InputError if the options let something lie in another memory that cannot.
   void require_far(const StepPlanOptions& wanted) const;
-  // Returns what lies in another memory between the steps, but for what is kept, and its bytes.
-  FarThings far_things(const StepPlanOptions& wanted, const KeptThings& keep) const;
-  Bytes far_bytes(const StepPlanOptions& wanted, const KeptThings& keep) const;
-  // Makes these things values of the graph in front, or not, as the options ask for.
-  void place_far(const StepPlanOptions& wanted, const KeptThings& keep);
-  // Lets them lie where the options ask for, from the next run on. The graph has them in place. Throws
-  // InputError if something cannot be brought back.
-  void move_far(const StepPlanOptions& wanted, const transfer::OpenedMemory& there);
-  void use_far(const StepPlanOptions& wanted);
-  // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
-  // `fixed` are the bytes beside the step if nothing is kept.
+  // Returns what lies in another memory between the steps, and its bytes.
+  FarThings things_of(const Placement& where) const;
+  Bytes bytes_of(const Placement& where) const;
+  // Returns the step of the outcome in front in this placement, beside so many bytes.
+  PlacedStep place(Placement where, Bytes fixed) const;
+  // Lets things lie where this step has them, from the next run on. Throws InputError if something
+  // cannot be brought back.
+  void move_far(const PlacedStep& next, const transfer::OpenedMemory& there);
+  void use_far(const PlacedStep& next);
+  // A Placed is a plan with the step that it is of.
   struct Placed {
     StepPlan found;
-    KeptThings kept;
-    Bytes fixed;
+    PlacedStep step;
   };
+  // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
+  // `fixed` are the bytes beside the step if nothing is kept.
   Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
-  // Does both for what was captured now, with the plan's options.
+  // Places the outcome in front as the plan's options ask for.
   void use_captured_far();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
@@ -167,18 +169,6 @@ struct StepState {
   bool compares_first() const;
   // Runs the function beside the recording. Throws StepMiss if something differs.
   void compare(const Tensors& inputs);
-};
-
-// At its end the graph has what lies in another memory as the plan in force has it.
-class AsPlanned {
- public:
-  explicit AsPlanned(StepState& state) : state_(state) {}
-  ~AsPlanned() { state_.place_far(state_.plan_options, state_.kept); }
-  AsPlanned(const AsPlanned&) = delete;
-  AsPlanned& operator=(const AsPlanned&) = delete;
-
- private:
-  StepState& state_;
 };
 
 }  // namespace reprise::runtime::internal::graph

@@ -124,11 +124,11 @@ WorkCosts with_updates(WorkCosts works, const UpdateCosts& costs, const Updates&
   WorkCost sum;
   for (size_t k = 0; k < updates.each.size(); ++k) {
     const WorkCost& one = costs.by_update[k];
-    works.by_work[static_cast<size_t>(updates.each[k].work)] = one;
+    works.by_work[updates.each[k].work] = one;
     sum.time += one.time;
     sum.workspace = std::max(sum.workspace, one.workspace);
   }
-  works.by_work[static_cast<size_t>(updates.whole)] = sum;
+  works.by_work[updates.whole] = sum;
   works.spread.insert(works.spread.end(), costs.spread.begin(), costs.spread.end());
   return works;
 }

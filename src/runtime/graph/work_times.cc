@@ -69,7 +69,7 @@ Nanos WorkTimes::total(size_t work) const {
 }
 
 const std::string& WorkTimes::kind_of_run(const Run& run) const {
-  return kinds_[static_cast<size_t>(lowered_.works[run.op][run.variant])];
+  return kinds_[lowered_.works[run.op][run.variant]];
 }
 
 std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns(bool busy) const {
@@ -96,7 +96,7 @@ std::map<std::string, WorkTimes::Slowdown> WorkTimes::slowdowns(bool busy) const
   std::map<std::string, Slowdown> all;
   for (size_t op = 0; op < of_op.size(); ++op) {
     for (const int32_t work : lowered_.works[op]) {
-      all[kinds_[static_cast<size_t>(work)]].add(of_op[op]);
+      all[kinds_[work]].add(of_op[op]);
     }
   }
   return all;

@@ -78,7 +78,7 @@ Follower::Follower(const Recording& recording, const Tensors& inputs)
   for (size_t v = 0; v < recording.values.size(); ++v) {
     const step::StepValue& value = recording.values[v];
     if (value.maker < 0 || value.previous < 0) continue;
-    written_.at(static_cast<size_t>(value.maker)).push_back(static_cast<int32_t>(v));
+    written_.at(value.maker).push_back(static_cast<int32_t>(v));
   }
   if (!recording.held) return;
   for (const Call& call : recording.calls) {
@@ -221,7 +221,7 @@ std::pair<std::string, std::string> Follower::difference_of(const TensorRef& rec
     return {text_of(now), text_of(recorded)};
   }
   if (recorded.memory == Memory::kExternal) {
-    const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
+    const External& external = recording_.externals[recorded.index];
     if (external.is_constant) {
       if (!is_same_literal(external, now)) return {text_of(now), text_of(recorded)};
       homes_.put(now.storage(), {recorded.memory, recorded.index});
@@ -251,7 +251,7 @@ bool Follower::is_at_home(const TensorRef& recorded, const at::Tensor& now) {
   if (home == Home{recorded.memory, recorded.index}) return true;
   if (home.memory != Memory::kNone || recorded.memory != Memory::kExternal) return false;
   const c10::Storage& storage = now.storage();
-  const c10::Storage wanted = storage_of(recording_.externals[static_cast<size_t>(recorded.index)]);
+  const c10::Storage wanted = storage_of(recording_.externals[recorded.index]);
   // Host memory may be made a tensor anew in each step, as torch.from_numpy() does.
   if (!wanted || storage.is_alias_of(wanted)) return wanted;
   const void* address = address_of(storage);
@@ -272,7 +272,7 @@ bool Follower::is_same_literal(const External& literal, const at::Tensor& now) c
 
 c10::Storage Follower::storage_of(const External& external) const {
   if (external.input < 0) return external.tensor.storage();
-  const at::Tensor& input = inputs_[static_cast<size_t>(external.input)];
+  const at::Tensor& input = inputs_[external.input];
   return input.defined() ? input.storage() : c10::Storage();
 }
 
@@ -281,7 +281,7 @@ c10::Storage Follower::storage_of(const External& external) const {
 Geometry Follower::geometry_in(const TensorRef& recorded) const {
   Geometry geometry = recorded.geometry;
   if (recorded.memory != Memory::kExternal) return geometry;
-  const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
+  const External& external = recording_.externals[recorded.index];
   if (external.is_constant) return geometry;
   const auto input = static_cast<size_t>(external.input);
   const int64_t moved = external.input >= 0
@@ -296,7 +296,7 @@ std::string Follower::text_of(const TensorRef& recorded) const {
     case Memory::kNone:
       return "nothing";
     case Memory::kExternal: {
-      const External& external = recording_.externals[static_cast<size_t>(recorded.index)];
+      const External& external = recording_.externals[recorded.index];
       if (external.is_constant) {
         return numbers_in(step::tensor_on(external.tensor.storage(), recorded.geometry));
       }
@@ -324,13 +324,13 @@ std::string Follower::text_of(const at::Tensor& now) const {
 // Says in words where memory comes from.
 std::string Follower::maker_of(Home home) const {
   if (home.memory == Memory::kExternal) {
-    const int32_t input = recording_.externals[static_cast<size_t>(home.index)].input;
+    const int32_t input = recording_.externals[home.index].input;
     return input >= 0 ? fmt::format(", input {}", input) : ", from before the step";
   }
   if (home.memory == Memory::kNone) return " of its own";
-  const int32_t maker = recording_.values[static_cast<size_t>(home.index)].maker;
+  const int32_t maker = recording_.values[home.index].maker;
   if (maker < 0) return "";
-  const Call& call = recording_.calls[static_cast<size_t>(maker)];
+  const Call& call = recording_.calls[maker];
   return fmt::format(", the result of {}{}", call.name(), at_place(call.place));
 }
 
@@ -347,9 +347,9 @@ c10::Storage Follower::storage_for(const TensorRef& ref, const Call& call) {
   const Home home{ref.memory, ref.index};
   if (c10::Storage known = homes_.storage_of(home)) return known;
   if (ref.memory == Memory::kExternal) {
-    return storage_of(recording_.externals[static_cast<size_t>(ref.index)]);
+    return storage_of(recording_.externals[ref.index]);
   }
-  const step::StepValue& value = recording_.values[static_cast<size_t>(ref.index)];
+  const step::StepValue& value = recording_.values[ref.index];
   // The program may write numbers into it.
   const bool blank = value.device.is_cpu() && step::gives_unwritten_memory(call.op) &&
                      value.bytes <= static_cast<int64_t>(step::kLargestLiteral);
@@ -368,8 +368,8 @@ std::vector<c10::IValue> Follower::results_of(const Next& next,
                                               const std::vector<c10::IValue>& arguments) {
   const Call& call = *next.call;
   if (next.position >= 0) {
-    for (const int32_t v : written_[static_cast<size_t>(next.position)]) {
-      const int32_t before = recording_.values[static_cast<size_t>(v)].previous;
+    for (const int32_t v : written_[next.position]) {
+      const int32_t before = recording_.values[v].previous;
       homes_.move({Memory::kValue, before}, {Memory::kValue, v});
       hold_if_needed(v);
     }
@@ -379,7 +379,7 @@ std::vector<c10::IValue> Follower::results_of(const Next& next,
   for (size_t r = 0; r < returns.size(); ++r) {
     const int64_t argument = argument_returned(call.op.schema(), r);
     if (argument >= 0) {
-      results.push_back(arguments[static_cast<size_t>(argument)]);
+      results.push_back(arguments[argument]);
     } else if (!call.results.empty() && call.outputs[r].empty()) {
       results.push_back(call.results[r]);
     } else if (returns[r].type()->isSubtypeOf(*c10::ListType::ofTensors())) {
@@ -417,8 +417,7 @@ void Follower::finish(const Tensors& outputs) {
     }
   }
   for (const LeafGradient& leaf : recording_.gradients) {
-    const at::Tensor& target =
-        leaf.input < 0 ? leaf.target : inputs_[static_cast<size_t>(leaf.input)];
+    const at::Tensor& target = leaf.input < 0 ? leaf.target : inputs_[leaf.input];
     const auto [found, expected] = difference_of(leaf.gradient, target.grad());
     if (!found.empty()) {
       note(fmt::format("leaves {} as the gradient of a leaf {}", found,

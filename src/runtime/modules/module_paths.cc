@@ -96,7 +96,7 @@ class Finder {
     std::optional<Path> owner;
     for_each_operand(call, [&](const TensorRef& ref) {
       if (owner || ref.memory != Memory::kExternal) return;
-      const External& external = recording_.externals[static_cast<size_t>(ref.index)];
+      const External& external = recording_.externals[ref.index];
       if (!external.tensor.defined() || !external.tensor.has_storage()) return;
       const auto known = owners_.find(external.tensor.storage().unsafeGetStorageImpl());
       if (known != owners_.end()) owner = known->second;

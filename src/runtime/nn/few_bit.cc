@@ -77,8 +77,7 @@ StepTable measured(StepTable table, double (*derivative)(double)) {
   for (int i = 0; i < kPoints; ++i) {
     const double x = -10 + width * (i + 0.5);
     const auto step = std::upper_bound(table.boundaries.begin(), table.boundaries.end(), x);
-    const double apart =
-        derivative(x) - table.levels[static_cast<size_t>(step - table.boundaries.begin())];
+    const double apart = derivative(x) - table.levels[step - table.boundaries.begin()];
     table.squared_error += apart * apart * width;
     table.largest_error = std::max(table.largest_error, std::abs(apart));
   }

@@ -70,7 +70,7 @@ struct FiniteDepthNode : torch::autograd::Function<FiniteDepthNode> {
       const int64_t size = parameters[i].size(0);
       at::Tensor block = z.narrow(1, begin, size);
       at::addmm_out(block, parameters[blocks + i], z.narrow(1, 0, begin), parameters[i].t());
-      block_activations()[static_cast<size_t>(activation)].apply(block);
+      block_activations()[activation].apply(block);
       begin += size;
     }
     std::vector<at::Tensor> kept(parameters.begin(),

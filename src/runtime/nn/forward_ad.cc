@@ -152,7 +152,7 @@ at::Tensor times_derivative(const Call& call, size_t i, const at::Tensor& by_res
                                                 : (elements + tile - 1) / tile;
   const auto begin_of = [&](int64_t n) {
     if (n == tiles) return elements;
-    return stored.scales.defined() ? call.begins[static_cast<size_t>(n)] : n * tile;
+    return stored.scales.defined() ? call.begins[n] : n * tile;
   };
   for_numbers(tiles, values.device(), [&](int64_t n) {
     const int64_t begin = begin_of(n), end = begin_of(n + 1);

@@ -111,7 +111,7 @@ void Follower::run_batch(size_t call) {
     const auto of = static_cast<size_t>(batch[a].of);
     for (const int32_t serial : plan->trace.made(of)) {
       const bool is_wanted = std::erase(wanted, serial) > 0;
-      const bool is_small = plan->trace.values[static_cast<size_t>(serial)].bytes < smallest_;
+      const bool is_small = plan->trace.values[serial].bytes < smallest_;
       const bool stays = batch[a].stays && !is_small && !is_over_behind(batch, a, serial);
       if ((is_wanted || stays) && is_missing(serial)) needed[a] = 1;
     }
@@ -125,7 +125,7 @@ void Follower::run_batch(size_t call) {
       release(batch[a]);
     } else {
       for (const int32_t serial : plan->trace.made(static_cast<size_t>(batch[a].of))) {
-        queued_[static_cast<size_t>(serial)] = -1;
+        queued_[serial] = -1;
       }
       if (needed[a] != 0) run_again(batch, a);
       if (!plan_) return;  // It was given up.
@@ -147,7 +147,7 @@ bool Follower::is_over_behind(std::span<const PlannedAction> batch, size_t actio
                        if (later.kind == Kind::kRelease) return later.of == serial;
                        const auto made = trace.made(static_cast<size_t>(later.of));
                        return std::any_of(made.begin(), made.end(), [&](int32_t other) {
-                         return trace.values[static_cast<size_t>(other)].previous == serial;
+                         return trace.values[other].previous == serial;
                        });
                      });
 }
@@ -160,7 +160,7 @@ void Follower::release(const PlannedAction& action) {
 void Follower::queue(int32_t serial, int32_t made_again_at) {
   const ValuePtr found = value(serial);
   if (!found || found->bytes < smallest_) return;
-  queued_[static_cast<size_t>(serial)] = made_again_at;
+  queued_[serial] = made_again_at;
   released_.push_back({made_again_at, serial});
   std::push_heap(released_.begin(), released_.end());
 }
@@ -172,7 +172,7 @@ Value* Follower::next_to_evict() {
     std::pop_heap(released_.begin(), released_.end());
     const Released entry = released_.back();
     released_.pop_back();
-    if (queued_[static_cast<size_t>(entry.serial)] != entry.made_again_at) continue;
+    if (queued_[entry.serial] != entry.made_again_at) continue;
     const ValuePtr found = value(entry.serial);
     if (!found || !found->present() || !found->can_be_made() || found->stays) continue;
     if (found->pins > 0 || found->wanted > 0) {
@@ -243,11 +243,11 @@ bool Follower::adopt_another() {
   for (uint32_t a = 0; a < plan_->before[next_batch_]; ++a) {
     const PlannedAction& action = plan_->actions[a];
     if (action.kind == Kind::kRelease) {
-      gone[static_cast<size_t>(action.of)] = action.made_again_at;
+      gone[action.of] = action.made_again_at;
       continue;
     }
     for (const int32_t serial : plan_->trace.made(static_cast<size_t>(action.of))) {
-      gone[static_cast<size_t>(serial)] = none;
+      gone[serial] = none;
     }
   }
   const size_t values = plan_->trace.calls[calls_].values;

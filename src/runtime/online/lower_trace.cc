@@ -25,11 +25,11 @@ class Lowering {
         stays_until_(trace.calls.size()) {
     for (size_t v = 0; v < trace.values.size(); ++v) {
       const TracedValue& value = trace.values[v];
-      if (value.previous >= 0) over_at_[static_cast<size_t>(value.previous)] = value.maker;
+      if (value.previous >= 0) over_at_[value.previous] = value.maker;
     }
     for (size_t v = 0; v < trace.values.size(); ++v) note_stay(v);
     for (const Trace::Hold& hold : trace.holds) {
-      std::vector<int32_t>& held = stays_until_[static_cast<size_t>(hold.call)];
+      std::vector<int32_t>& held = stays_until_[hold.call];
       if (!is_over_at(hold)) held.push_back(hold.value);
     }
   }
@@ -52,22 +52,20 @@ class Lowering {
     const auto read_at = [&](int32_t calls_before) {
       const int32_t call = std::max(calls_before - 1, value.maker + 1);
       if (call >= std::ssize(trace_.calls)) return;
-      stays_until_[static_cast<size_t>(call)].push_back(static_cast<int32_t>(v));
+      stays_until_[call].push_back(static_cast<int32_t>(v));
     };
-    const bool makeable = trace_.calls[static_cast<size_t>(value.maker)].can_run_again;
+    const bool makeable = trace_.calls[value.maker].can_run_again;
     if (makeable && value.anchored < 0) return;
     if (value.anchored >= 0) read_at(value.anchored);
     if (value.gone >= 0) read_at(value.gone);
   }
 
   // Says whether the call or one before it has written over the value.
-  bool is_over_at(const Trace::Hold& hold) const {
-    return over_at_[static_cast<size_t>(hold.value)] <= hold.call;
-  }
+  bool is_over_at(const Trace::Hold& hold) const { return over_at_[hold.value] <= hold.call; }
 
   void add_value(int32_t serial, Phase phase) {
-    const TracedValue& value = trace_.values[static_cast<size_t>(serial)];
-    value_of_[static_cast<size_t>(serial)] = static_cast<ValueIndex>(graph_.values.size());
+    const TracedValue& value = trace_.values[serial];
+    value_of_[serial] = static_cast<ValueIndex>(graph_.values.size());
     graph_.values.push_back(
         {fmt::format("{}", serial), Bytes(counted_bytes(value.bytes)),
          phase == Phase::kForward ? ValueKind::kActivation : ValueKind::kGradient});
@@ -77,7 +75,7 @@ class Lowering {
   template <class List>
   void add_known(std::vector<ValueIndex>& all, const List& serials) const {
     for (const int32_t serial : serials) {
-      const ValueIndex value = value_of_[static_cast<size_t>(serial)];
+      const ValueIndex value = value_of_[serial];
       if (value >= 0 && std::find(all.begin(), all.end(), value) == all.end()) all.push_back(value);
     }
   }
@@ -93,10 +91,10 @@ class Lowering {
     variant.workspace = Bytes(call.workspace);
     add_known(variant.reads, trace_.reads(c));
     for (const int32_t serial : trace_.made(c)) {
-      const TracedValue& value = trace_.values[static_cast<size_t>(serial)];
+      const TracedValue& value = trace_.values[serial];
       if (value.outside || value.bytes < smallest_) continue;
       add_value(serial, op.phase);
-      const ValueIndex made = value_of_[static_cast<size_t>(serial)];
+      const ValueIndex made = value_of_[serial];
       variant.writes.push_back(made);
       if (value.previous >= 0) add_takeover(variant, made, value_of_[value.previous]);
     }
@@ -122,9 +120,7 @@ class Lowering {
   // Another size means other memory.
   void add_takeover(Variant& variant, ValueIndex made, ValueIndex before) const {
     if (before < 0) return;
-    const auto bytes = [&](ValueIndex value) {
-      return graph_.values[static_cast<size_t>(value)].bytes;
-    };
+    const auto bytes = [&](ValueIndex value) { return graph_.values[value].bytes; };
     const std::vector<ValueIndex>& reads = variant.reads;
     if (std::find(reads.begin(), reads.end(), before) == reads.end()) return;
     if (bytes(made) == bytes(before)) variant.reuses.emplace_back(made, before);
@@ -147,10 +143,10 @@ int64_t most_small_bytes(const Trace& trace, int64_t smallest) {
   for (const TracedValue& value : trace.values) {
     if (value.outside || value.maker < 0 || value.bytes >= smallest) continue;
     const int64_t bytes = counted_bytes(value.bytes);
-    change[static_cast<size_t>(value.maker)] += bytes;
+    change[value.maker] += bytes;
     // `gone` is the number of calls before it was seen to be gone.
     if (value.gone >= 0 && value.gone < std::ssize(change)) {
-      change[static_cast<size_t>(value.gone)] -= bytes;
+      change[value.gone] -= bytes;
     }
   }
   int64_t bytes = 0, most = 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kInTurn = "in_turn";  // A step runs its calls when it comes to them.
 
 int32_t serial_of(const Graph& graph, ValueIndex value) {
-  const std::string& id = graph.values[static_cast<size_t>(value)].id;
+  const std::string& id = graph.values[value].id;
   int32_t serial = -1;
   std::from_chars(id.data(), id.data() + id.size(), serial);
   return serial;
@@ -46,7 +46,7 @@ class Conversion {
     begin_call(trace_.calls.size());
     // Memory that is written over belongs to the value behind the write.
     for (const TracedValue& value : trace_.values) {
-      if (value.previous >= 0) plan_.outlives[static_cast<size_t>(value.previous)] = false;
+      if (value.previous >= 0) plan_.outlives[value.previous] = false;
     }
     plan_.before.push_back(static_cast<uint32_t>(plan_.actions.size()));
     find_next_makers();
@@ -62,7 +62,7 @@ class Conversion {
   }
 
   void add_release(int32_t serial) {
-    released_[static_cast<size_t>(serial)] = true;
+    released_[serial] = true;
     plan_.actions.push_back({.kind = PlannedAction::Kind::kRelease, .of = serial});
   }
 
@@ -82,11 +82,11 @@ class Conversion {
     for (size_t a = plan_.actions.size(); a-- > 0;) {
       PlannedAction& action = plan_.actions[a];
       if (action.kind == PlannedAction::Kind::kRelease) {
-        action.made_again_at = next[static_cast<size_t>(action.of)];
+        action.made_again_at = next[action.of];
         continue;
       }
       for (const int32_t serial : trace_.made(static_cast<size_t>(action.of))) {
-        next[static_cast<size_t>(serial)] = static_cast<int32_t>(a);
+        next[serial] = static_cast<int32_t>(a);
       }
     }
   }
@@ -100,15 +100,15 @@ class Conversion {
       for (uint32_t a = plan_.before[c + 1]; a-- > plan_.before[c];) {
         PlannedAction& action = plan_.actions[a];
         if (action.kind == PlannedAction::Kind::kRelease) {
-          over_in[static_cast<size_t>(action.of)] = batch;
+          over_in[action.of] = batch;
           continue;
         }
         for (const int32_t serial : trace_.made(static_cast<size_t>(action.of))) {
-          const TracedValue& value = trace_.values[static_cast<size_t>(serial)];
+          const TracedValue& value = trace_.values[serial];
           if (value.outside || value.bytes < smallest_) continue;
-          if (over_in[static_cast<size_t>(serial)] != batch) action.stays = true;
-          over_in[static_cast<size_t>(serial)] = UINT32_MAX;
-          if (value.previous >= 0) over_in[static_cast<size_t>(value.previous)] = batch;
+          if (over_in[serial] != batch) action.stays = true;
+          over_in[serial] = UINT32_MAX;
+          if (value.previous >= 0) over_in[value.previous] = batch;
         }
       }
     }

@@ -4,40 +4,18 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <sstream>
+#include <utility>
 
 #include "reprise/io/json.h"
+#include "runtime/distributed/wire.h"
 
 namespace reprise::runtime::internal::parts {
-namespace {
 
-void put(std::string& all, const std::string& text) {
-  all += fmt::format("{} {}", text.size(), text);
-}
+using distributed::Packed;
+using distributed::Unpacked;
 
-// A Reader takes the texts of put() apart.
-class Reader {
- public:
-  explicit Reader(const std::string& all) : all_(all) {}
-  std::string next() {
-    const size_t space = all_.find(' ', at_);
-    const size_t length = std::stoul(all_.substr(at_, space - at_));
-    std::string text = all_.substr(space + 1, length);
-    at_ = space + 1 + length;
-    return text;
-  }
-  int64_t number() { return std::stoll(next()); }
-
- private:
-  const std::string& all_;
-  size_t at_ = 0;
-};
-
-}  // namespace
-
-PartFacts facts_of(const chain::PipelinePart& part) {
+PartFacts facts_of(const chain::PipelinePart& part, int32_t number) {
   PartFacts facts;
   facts.alone = pipeline_of_equal_devices(part.chain(), 1, 1, {});
   facts.output_gradient = part.output_gradient_bytes();
@@ -48,7 +26,7 @@ PartFacts facts_of(const chain::PipelinePart& part) {
                                   .output_in_workspace = split.output_in_workspace});
     if (split.why_not.empty()) continue;
     facts.not_split.push_back(
-        fmt::format("stage '{}': {}", part.chain().stages[i].name, split.why_not));
+        fmt::format("stage '{}.{}': {}", number, part.chain().stages[i].name, split.why_not));
   }
   return facts;
 }
@@ -59,66 +37,63 @@ RankFacts facts_of(Bytes level, const Budget& budget) {
 }
 
 std::string to_text(const std::vector<PartFacts>& parts) {
-  std::string all;
-  put(all, std::to_string(parts.size()));
+  Packed all;
   for (const PartFacts& part : parts) {
-    put(all, to_json(part.alone));
-    put(all, std::to_string(part.output_gradient.count()));
-    put(all, std::to_string(part.not_split.size()));
-    for (const std::string& reason : part.not_split) put(all, reason);
+    all.add(to_json(part.alone)).add(part.output_gradient.count());
+    all.add(static_cast<int64_t>(part.not_split.size()));
+    for (const std::string& reason : part.not_split) all.add(reason);
   }
-  return all;
+  return all.take();
 }
 
 std::vector<PartFacts> parse_parts(const std::string& text) {
-  Reader reader(text);
-  std::vector<PartFacts> parts(static_cast<size_t>(reader.number()));
-  for (PartFacts& part : parts) {
-    part.alone = parse_pipeline(reader.next(), "a part of another rank");
-    part.output_gradient = Bytes(reader.number());
-    part.not_split.resize(static_cast<size_t>(reader.number()));
-    for (std::string& reason : part.not_split) reason = reader.next();
+  std::vector<PartFacts> parts;
+  for (Unpacked rest(text); !rest.done();) {
+    PartFacts& part = parts.emplace_back();
+    part.alone = parse_pipeline(rest.text(), "a part of another rank");
+    part.output_gradient = Bytes(rest.number());
+    const int64_t reasons = rest.number();
+    for (int64_t r = 0; r < reasons; ++r) part.not_split.push_back(rest.text());
   }
   return parts;
 }
 
 std::string to_text(const RankFacts& rank) {
-  return fmt::format("{} {} {}", rank.level.count(), static_cast<int>(rank.share), rank.budget);
+  return Packed().add(rank.level.count()).add(rank.share ? 1 : 0).add(rank.budget).take();
 }
 
 RankFacts parse_rank(const std::string& text) {
-  std::istringstream in(text);
-  int64_t level = 0;
-  RankFacts rank{};
-  in >> level >> rank.share >> rank.budget;
-  rank.level = Bytes(level);
-  return rank;
+  Unpacked rest(text);
+  const Bytes level(rest.number());
+  const bool share = rest.number() != 0;
+  return {.level = level, .share = share, .budget = rest.number()};
 }
 
-std::string boundary_text(const Tensors& outputs) {
-  std::string text;
+std::string boundary_text(const Tensors& outputs, const std::string& structure) {
+  Packed all;
+  all.add(structure);
   for (const at::Tensor& output : outputs) {
-    text += fmt::format("{} {} {} {}\n", static_cast<int>(output.scalar_type()),
-                        static_cast<int>(output.requires_grad()), output.dim(),
-                        fmt::join(output.sizes(), " "));
+    all.add(static_cast<int64_t>(output.scalar_type())).add(output.requires_grad() ? 1 : 0);
+    all.add(output.dim());
+    for (const int64_t size : output.sizes()) all.add(size);
   }
-  return text;
+  return all.take();
 }
 
-Tensors sample_of(const std::string& boundary) {
+Boundary parse_boundary(const std::string& text) {
   at::Generator generator = at::detail::createCPUGenerator(0);
-  std::istringstream in(boundary);
-  Tensors sample;
-  int type = 0, wanted = 0, dimensions = 0;
-  while (in >> type >> wanted >> dimensions) {
-    std::vector<int64_t> sizes(static_cast<size_t>(dimensions));
-    for (int64_t& size : sizes) in >> size;
-    const auto own = static_cast<at::ScalarType>(type);
-    sample.push_back(at::isFloatingType(own) ? at::randn(sizes, generator).to(own)
-                                             : at::zeros(sizes, own));
-    if (wanted != 0) sample.back().set_requires_grad(true);
+  Unpacked rest(text);
+  Boundary boundary{.structure = rest.text()};
+  while (!rest.done()) {
+    const auto type = static_cast<at::ScalarType>(rest.number());
+    const bool wanted = rest.number() != 0;
+    std::vector<int64_t> sizes(static_cast<size_t>(rest.number()));
+    for (int64_t& size : sizes) size = rest.number();
+    boundary.sample.push_back(at::isFloatingType(type) ? at::randn(sizes, generator).to(type)
+                                                       : at::zeros(sizes, type));
+    if (wanted) boundary.sample.back().set_requires_grad(true);
   }
-  return sample;
+  return boundary;
 }
 
 }  // namespace reprise::runtime::internal::parts

@@ -16,7 +16,7 @@ namespace reprise::runtime::internal::parts {
 struct PartFacts {
   Pipeline alone;  // the part on one device: its chain, and the weight parts of its stages
   Bytes output_gradient;
-  std::vector<std::string> not_split;  // "stage 'name': the reason"
+  std::vector<std::string> not_split;  // "stage '2.name': the reason"
 };
 
 inline constexpr Bytes kShareOf{1'000'000'000'000};
@@ -30,7 +30,7 @@ struct RankFacts {
   bool operator==(const RankFacts&) const = default;
 };
 
-PartFacts facts_of(const chain::PipelinePart& part);
+PartFacts facts_of(const chain::PipelinePart& part, int32_t number);
 RankFacts facts_of(Bytes level, const Budget& budget);
 
 std::string to_text(const std::vector<PartFacts>& parts);
@@ -38,11 +38,15 @@ std::vector<PartFacts> parse_parts(const std::string& text);
 std::string to_text(const RankFacts& rank);
 RankFacts parse_rank(const std::string& text);
 
-// Returns the shapes and types of the tensors that go to the next part, and whether they want
-// gradients.
-std::string boundary_text(const Tensors& outputs);
-// Returns tensors as they may come over this boundary. Numbers are random, but the same at each
-// call.
-Tensors sample_of(const std::string& boundary);
+// A Boundary is what comes from the part before.
+struct Boundary {
+  std::string structure;  // PipelinedStepOptions::output_structure
+  Tensors sample = {};    // Numbers are random, but the same at each call.
+};
+
+// Returns the shapes and types of the tensors that go to the next part, whether they want gradients,
+// and their structure.
+std::string boundary_text(const Tensors& outputs, const std::string& structure);
+Boundary parse_boundary(const std::string& text);
 
 }  // namespace reprise::runtime::internal::parts

@@ -14,7 +14,7 @@
 #include "reprise/runtime/peer_error.h"
 #include "reprise/runtime/pipeline.h"
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/parts/facts.h"
 #include "runtime/parts/problem.h"
@@ -24,7 +24,8 @@ namespace reprise::runtime {
 
 namespace parts = internal::parts;
 using internal::chain::PipelinePart;
-using internal::distributed::Peers;
+using internal::distributed::Ranks;
+using internal::distributed::telling;
 using parts::PartFacts;
 using parts::RankFacts;
 
@@ -54,7 +55,7 @@ std::vector<Tensors> cut(const Tensors& tensors, const char* what, int64_t micro
     }
     const int64_t rows = tensor.size(0) / micro_batches;
     for (int64_t b = 0; b < micro_batches; ++b) {
-      all[static_cast<size_t>(b)].push_back(tensor.narrow(0, b * rows, rows));
+      all[b].push_back(tensor.narrow(0, b * rows, rows));
     }
   }
   return all;
@@ -64,7 +65,7 @@ std::vector<Tensors> cut(const Tensors& tensors, const char* what, int64_t micro
 
 struct PipelinedStep::State {
   PipelinedStepOptions options;
-  std::unique_ptr<Peers> peers;  // null: this process has all parts
+  std::unique_ptr<Ranks> ranks;  // null: this process has all parts
   parts::OwnParts own;
   std::vector<at::Tensor> parameters;  // of this rank
   std::vector<PartFacts> facts;        // of all parts
@@ -74,33 +75,23 @@ struct PipelinedStep::State {
   PipelinePlan plan;
   Bytes planned_level;
   int64_t steps = 0, plans = 0;
-  std::mutex turns;  // calls of several threads
+  std::recursive_mutex turns;  // calls of several threads
   std::optional<PipelinedStepReport> report;
 
-  int rank() const { return peers ? peers->rank() : 0; }
-  int size() const { return peers ? peers->size() : 1; }
+  int rank() const { return ranks ? ranks->rank() : 0; }
+  int size() const { return ranks ? ranks->size() : 1; }
   int32_t last() const { return static_cast<int32_t>(facts.size()) - 1; }
-  const DevicePlan& mine() const { return plan.devices.at(static_cast<size_t>(rank())); }
+  const DevicePlan& mine() const { return plan.devices.at(rank()); }
 
   std::vector<std::string> exchange(const std::string& text, const char* what) const {
-    return peers ? peers->exchange(text, what) : std::vector<std::string>{text};
-  }
-
-  // Lets the other ranks hear of an exception, and hands it on.
-  template <class Work>
-  auto telling(Work&& work) {
-    if (peers) peers->require_sound();
-    try {
-      return work();
-    } catch (const std::exception& error) {
-      if (peers) peers->tell(error.what());
-      throw;
-    }
+    return ranks ? ranks->exchange(text, what) : std::vector<std::string>{text};
   }
 
   void measure(std::vector<std::vector<Stage>> models);
   Bytes level() const;
   void make_plan(Bytes level);
+  // Puts a plan in force that all ranks know. Throws InputError if it is not valid for the problem.
+  void adopt(Pipeline asked, PipelinePlan made);
   Bytes predicted(Bytes level) const {
     return Bytes(mine().peak.count() + level.count() - planned_level.count());
   }
@@ -126,7 +117,12 @@ void PipelinedStep::State::measure(std::vector<std::vector<Stage>> models) {
   for (int32_t q = 0; q < total; ++q) {
     std::string outputs;
     if (q % size() == rank()) {
-      const Tensors sample = q == 0 ? alone(options.sample) : parts::sample_of(boundary);
+      Tensors sample = q == 0 ? alone(options.sample) : Tensors();
+      if (q > 0) {
+        parts::Boundary before = parts::parse_boundary(boundary);
+        sample = std::move(before.sample);
+        if (options.input_structure) options.input_structure(q, before.structure);
+      }
       Loss loss;
       if (q == total - 1) {
         loss = [this](const Tensors& last_outputs) {
@@ -135,18 +131,20 @@ void PipelinedStep::State::measure(std::vector<std::vector<Stage>> models) {
           return value;
         };
       }
-      auto& stages = models[static_cast<size_t>(q / size())];
+      auto& stages = models[q / size()];
       auto part = std::make_unique<PipelinePart>(std::move(stages), sample, loss,
-                                                 MeasureOptions{.name = fmt::format("part {}", q)});
-      outputs = parts::boundary_text(part->outputs());
+                                                 MeasureOptions{.name = fmt::format("part {}", q)},
+                                                 options.forget_error);
+      outputs = parts::boundary_text(part->outputs(),
+                                     options.output_structure ? options.output_structure(q) : "");
       own.emplace(q, std::move(part));
     }
-    boundary = exchange(outputs, "what its part hands over").at(static_cast<size_t>(q % size()));
+    boundary = exchange(outputs, "what its part hands over").at(q % size());
   }
   std::vector<PartFacts> found;
-  for (const auto& [number, part] : own) found.push_back(parts::facts_of(*part));
+  for (const auto& [number, part] : own) found.push_back(parts::facts_of(*part, number));
   const std::vector<std::string> texts = exchange(parts::to_text(found), "its measured parts");
-  facts.resize(static_cast<size_t>(total));
+  facts.resize(total);
   for (size_t r = 0; r < texts.size(); ++r) {
     std::vector<PartFacts> told = parts::parse_parts(texts[r]);
     for (size_t k = 0; k < told.size(); ++k) facts[r + k * texts.size()] = std::move(told[k]);
@@ -161,44 +159,43 @@ Bytes PipelinedStep::State::level() const {
 
 // Plans for these live bytes at the beginning of a step.
 void PipelinedStep::State::make_plan(Bytes level) {
-  std::vector<RankFacts> ranks;
+  std::vector<RankFacts> told;
   for (const std::string& text :
        exchange(to_text(parts::facts_of(level, options.budget)), "its live bytes")) {
-    ranks.push_back(parts::parse_rank(text));
+    told.push_back(parts::parse_rank(text));
   }
-  const Pipeline asked =
-      parts::problem_of(facts, ranks,
-                        {.name = options.name,
-                         .micro_batches = options.micro_batches,
-                         .link_bytes_per_second = options.link_bytes_per_second});
+  Pipeline asked = parts::problem_of(facts, told,
+                                     {.name = options.name,
+                                      .micro_batches = options.micro_batches,
+                                      .link_bytes_per_second = options.link_bytes_per_second});
   const auto search = [&] {
     return parts::plan_of(
-        asked, facts, ranks,
+        asked, facts, told,
         {.budget = options.budget, .planner = options.planner, .time_limit = options.time_limit});
   };
   PipelinePlan made;
-  if (!peers) {
-    made = search();
+  if (ranks) {
+    const std::string text = ranks->by_first("its plan", [&] { return to_json(search()); });
+    made = parse_pipeline_plan(text, "the plan of rank 0");
   } else {
-    std::string text;
-    if (rank() == 0) text = to_json(search());  // An exception is told by the caller.
-    made = parse_pipeline_plan(peers->from_first(text, "its plan"), "the plan of rank 0");
+    made = search();
   }
-  std::string objection;
-  for (const Violation& violation : verify(asked, made)) objection += violation.message + "; ";
-  if (peers) {
-    internal::distributed::agree_on_plan(*peers, objection);
-  } else if (!objection.empty()) {
-    throw InternalError("the plan is not valid: " + objection);
-  }
-  for (const auto& [number, part] : own) part->use(made, static_cast<size_t>(number));
-  problem = asked;
-  plan = std::move(made);
+  adopt(std::move(asked), std::move(made));
   const Bytes inputs = rank() == 0 ? parts::input_bytes(facts, options.micro_batches) : Bytes(0);
   planned_level = std::max(level, inputs);
-  ++plans;
   // A share is of the first plan's baseline: memory that comes later does not raise it.
   if (!options.budget.unlimited()) options.budget = mine().budget;
+}
+
+void PipelinedStep::State::adopt(Pipeline asked, PipelinePlan made) {
+  std::string objection;
+  for (const Violation& violation : verify(asked, made)) objection += violation.message + "; ";
+  if (ranks) internal::distributed::agree_on_plan(*ranks, objection);
+  if (!objection.empty()) throw InputError("the plan is not valid: " + objection);
+  for (const auto& [number, part] : own) part->use(made, static_cast<size_t>(number));
+  problem = std::move(asked);
+  plan = std::move(made);
+  ++plans;
 }
 
 // Plans again if the plan in force needs too much memory on some rank.
@@ -242,10 +239,10 @@ at::Tensor PipelinedStep::State::step(const Tensors& inputs, const Tensors& targ
   try {
     for (const auto& [number, part] : own) part->begin_step(limit);
     reset_peak(kCpu);
-    parts::Walk(peers.get(), own, last(), options.loss, std::move(data)).run(mine().order);
+    parts::Walk(ranks.get(), own, last(), options.loss, std::move(data)).run(mine().order);
     peak = memory_count(kCpu).peak + uncounted;
   } catch (...) {
-    if (peers) peers->abandon(nullptr);
+    if (ranks) ranks->abandon(nullptr);
     for (const auto& [number, part] : own) part->abort_step();
     throw;
   }
@@ -271,7 +268,23 @@ PipelinedStep& PipelinedStep::operator=(PipelinedStep&&) noexcept = default;
 
 at::Tensor PipelinedStep::run(const Tensors& inputs, const Tensors& targets) {
   const std::lock_guard turn(state_->turns);
-  return state_->telling([&] { return state_->step(inputs, targets); });
+  return telling(state_->ranks.get(), [&] { return state_->step(inputs, targets); });
+}
+
+void PipelinedStep::use(PipelinePlan plan) {
+  const std::lock_guard turn(state_->turns);
+  if (state_->ranks) {
+    state_->ranks->require_equal(
+        text_sha256(to_json(plan)), "the plan that it was given", [](const auto& found) {
+          return fmt::format("rank {} was given another plan than rank 0: give all ranks one plan",
+                             found.ranks);
+        });
+  }
+  state_->adopt(state_->problem, std::move(plan));
+}
+
+void PipelinedStep::tell_failure(const std::string& reason) noexcept {
+  if (state_ && state_->ranks) state_->ranks->tell(reason);
 }
 
 const Pipeline& PipelinedStep::problem() const { return state_->problem; }
@@ -293,11 +306,13 @@ std::vector<std::string> PipelinedStep::not_split() const {
 PipelinedStep pipeline(std::vector<std::vector<Stage>> parts, PipelinedStepOptions options) {
   auto state = std::make_unique<PipelinedStep::State>();
   install_cpu_allocator();
-  if (!options.group.empty()) state->peers = std::make_unique<Peers>(options.group);
+  if (!options.group.empty()) {
+    state->ranks = std::make_unique<Ranks>(options.group, options.timeout);
+  }
   const bool first = state->rank() == 0, last = state->rank() == state->size() - 1;
   state->options = std::move(options);
   PipelinedStepOptions& own = state->options;
-  state->telling([&] {
+  telling(state->ranks.get(), [&] {
     if (own.micro_batches < 1) {
       throw InputError(fmt::format("there is at least one micro-batch, not {}", own.micro_batches));
     }
@@ -311,6 +326,10 @@ PipelinedStep pipeline(std::vector<std::vector<Stage>> parts, PipelinedStepOptio
       for (const Stage& stage : part) {
         if (!stage.module) continue;
         for (const at::Tensor& parameter : stage.module->parameters()) {
+          if (!parameter.is_cpu()) {
+            throw InputError(fmt::format("the parts of a pipeline run on the CPU, and one is on {}",
+                                         parameter.device().str()));
+          }
           state->parameters.push_back(parameter);
         }
       }

@@ -31,7 +31,7 @@ void Walk::run(const std::vector<PipelineAction>& order) {
         break;
       case PipelineActionKind::kWait: {
         const Message key{false, action.message, action.part, action.micro_batch};
-        peers_->wait(under_way_.at(key));
+        ranks_->wait(under_way_.at(key));
         under_way_.erase(key);
         own(action.part).sent(action.micro_batch, action.message);
         break;
@@ -43,7 +43,7 @@ void Walk::run(const std::vector<PipelineAction>& order) {
 void Walk::forward(int32_t part, int32_t batch) {
   arrive(MessageKind::kActivation, part, batch);
   if (part == 0) {
-    own(part).give(batch, data_.inputs.at(static_cast<size_t>(batch)));
+    own(part).give(batch, data_.inputs.at(batch));
   } else if (has(part - 1)) {
     own(part).take_input_from(own(part - 1), batch);
   }
@@ -55,9 +55,7 @@ void Walk::backward(int32_t part, int32_t batch, bool split) {
   Loss loss;
   at::Tensor value;
   if (part == last_) {
-    loss = [&](const Tensors& outputs) {
-      return loss_(outputs, data_.targets.at(static_cast<size_t>(batch)));
-    };
+    loss = [&](const Tensors& outputs) { return loss_(outputs, data_.targets.at(batch)); };
     value = data_.losses.narrow(0, batch, 1);
   } else if (has(part + 1)) {
     own(part).take_gradient_from(own(part + 1), batch);
@@ -75,7 +73,7 @@ void Walk::receive(const PipelineAction& action) {
   const size_t number = under_way_[{true, action.message, action.part, action.micro_batch}] =
       messages_++;
   for (const at::Tensor& room : own(action.part).receive(action.micro_batch, action.message)) {
-    peers_->start_receive(number, room, sender,
+    ranks_->start_receive(number, room, sender,
                           fmt::format("the {} of micro-batch {} for part {}",
                                       to_string(action.message), action.micro_batch, action.part));
   }
@@ -87,7 +85,7 @@ void Walk::send(const PipelineAction& action) {
   const size_t number = under_way_[{false, action.message, action.part, action.micro_batch}] =
       messages_++;
   for (const at::Tensor& tensor : own(action.part).message(action.micro_batch, action.message)) {
-    peers_->start_send(number, tensor, receiver,
+    ranks_->start_send(number, tensor, receiver,
                        fmt::format("room for the {} of micro-batch {} of part {}",
                                    to_string(action.message), action.micro_batch, action.part));
   }
@@ -96,7 +94,7 @@ void Walk::send(const PipelineAction& action) {
 void Walk::arrive(MessageKind kind, int32_t part, int32_t batch) {
   const auto coming = under_way_.find({true, kind, part, batch});
   if (coming == under_way_.end()) return;
-  peers_->wait(coming->second);
+  ranks_->wait(coming->second);
   under_way_.erase(coming);
 }
 

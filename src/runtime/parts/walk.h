@@ -10,7 +10,7 @@
 #include "reprise/model/pipeline.h"
 #include "reprise/runtime/pipeline.h"
 #include "runtime/chain/pipeline_part.h"
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 
 namespace reprise::runtime::internal::parts {
 
@@ -25,10 +25,10 @@ struct StepData {
 
 class Walk {
  public:
-  // `peers` is null if this process has all parts. `last` is the number of the last part.
-  Walk(distributed::Peers* peers, const OwnParts& parts, int32_t last, const PipelineLoss& loss,
+  // `ranks` is null if this process has all parts. `last` is the number of the last part.
+  Walk(distributed::Ranks* ranks, const OwnParts& parts, int32_t last, const PipelineLoss& loss,
        StepData data)
-      : peers_(peers), parts_(parts), last_(last), loss_(loss), data_(std::move(data)) {}
+      : ranks_(ranks), parts_(parts), last_(last), loss_(loss), data_(std::move(data)) {}
 
   // Walks the actions of this rank.
   void run(const std::vector<PipelineAction>& order);
@@ -45,15 +45,15 @@ class Walk {
   void arrive(MessageKind kind, int32_t part, int32_t batch);
   chain::PipelinePart& own(int32_t part) const { return *parts_.at(part); }
   bool has(int32_t part) const { return parts_.count(part) != 0; }
-  int rank_of(int32_t part) const { return static_cast<int>(part) % peers_->size(); }
+  int rank_of(int32_t part) const { return static_cast<int>(part) % ranks_->size(); }
 
-  distributed::Peers* peers_;
+  distributed::Ranks* ranks_;
   const OwnParts& parts_;
   int32_t last_;
   const PipelineLoss& loss_;
   StepData data_;
   size_t messages_ = 0;
-  std::map<Message, size_t> under_way_;  // the number that `peers_` knows it by
+  std::map<Message, size_t> under_way_;  // the number that `ranks_` knows it by
 };
 
 }  // namespace reprise::runtime::internal::parts

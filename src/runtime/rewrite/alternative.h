@@ -17,7 +17,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-class Ranks;  // rewrite/rows/ranks.h
+class Sharers;  // rewrite/rows/sharers.h
 
 // A VariantName is how a variant of an op is called, with the alternative that it comes from. The
 // text is unique in its op: "in-place/grad_output". Programs look at the alternative.
@@ -86,22 +86,20 @@ class Rewriter {
   // `buckets` need not have works yet. What is less exact than `allow` is not added.
   // `ranks` are those that share out the work of the step; null if none do.
   Rewriter(step::Recording recording, step::Works works, step::Updates updates,
-           const step::Buckets& buckets, Exactness allow, std::shared_ptr<const Ranks> ranks);
+           const step::Buckets& buckets, Exactness allow, std::shared_ptr<const Sharers> ranks);
   Rewriter(const Rewriter&) = delete;
   Rewriter& operator=(const Rewriter&) = delete;
 
   const step::Recording& recording() const { return recording_; }
-  const std::shared_ptr<const Ranks>& ranks() const { return ranks_; }
+  const std::shared_ptr<const Sharers>& ranks() const { return ranks_; }
   // Returns the calls that read the memory of a value, in order.
-  const std::vector<int32_t>& readers(int32_t value) const {
-    return readers_[static_cast<size_t>(value)];
-  }
+  const std::vector<int32_t>& readers(int32_t value) const { return readers_[value]; }
   // Returns whether the value is a gradient or an output of the step.
-  bool is_result(int32_t value) const { return is_result_[static_cast<size_t>(value)]; }
+  bool is_result(int32_t value) const { return is_result_[value]; }
   // Returns whether an update or a bucket may take this gradient as soon as it is complete, and whether an
   // update changes this external.
-  bool is_used_up(int32_t value) const { return is_used_up_[static_cast<size_t>(value)]; }
-  bool is_updated(int32_t external) const { return is_updated_[static_cast<size_t>(external)]; }
+  bool is_used_up(int32_t value) const { return is_used_up_[value]; }
+  bool is_updated(int32_t external) const { return is_updated_[external]; }
   // Returns whether the work reads memory from before the step that some call writes. Such a work
   // has to stay in its place.
   bool reads_written(const step::Work& work) const;
@@ -116,7 +114,7 @@ class Rewriter {
 
   int32_t add_value(int64_t bytes);
   int32_t add_work(step::Work work);
-  const step::Work& work(int32_t index) const { return works_.all[static_cast<size_t>(index)]; }
+  const step::Work& work(int32_t index) const { return works_.all[index]; }
   void add(CallVariant variant) { found_.variants.push_back(std::move(variant)); }
   void add(std::shared_ptr<CodecUse> use) { codecs_.push_back(std::move(use)); }
   // Adds a realization R. If an earlier realization stands for the calls of R and for more, R is
@@ -146,7 +144,7 @@ class Rewriter {
   step::Works works_;
   step::Updates updates_;
   const Exactness allow_;
-  const std::shared_ptr<const Ranks> ranks_;
+  const std::shared_ptr<const Sharers> ranks_;
   int64_t largest_ = 0;
   std::vector<std::vector<int32_t>> readers_;  // by value
   std::vector<bool> is_result_, is_used_up_;   // by value
@@ -160,7 +158,7 @@ class Rewriter {
 // their values and works.
 RewrittenStep find_alternatives(step::Recording recording, step::Works works, step::Updates updates,
                                 const step::Buckets& buckets, const AlternativeOptions& options,
-                                std::shared_ptr<const Ranks> ranks = nullptr);
+                                std::shared_ptr<const Sharers> ranks = nullptr);
 
 // Returns whether the elements lie row after row, without gaps.
 bool is_in_rows(const step::Geometry& geometry);

@@ -15,7 +15,7 @@ class Pattern {
       : rewriter_(rewriter), recording_(rewriter.recording()) {}
 
   const step::Recording& recording() const { return recording_; }
-  const step::Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
+  const step::Call& call(int32_t c) const { return recording_.calls[c]; }
   const std::string& name(int32_t c) const { return call(c).op.operator_name().name; }
   // Returns the argument of this name of call c, which must have one.
   const step::TensorRef& argument(int32_t c, const char* which) const {
@@ -26,7 +26,7 @@ class Pattern {
   }
 
   const step::StepValue& value(const step::TensorRef& ref) const {
-    return recording_.values[static_cast<size_t>(ref.index)];
+    return recording_.values[ref.index];
   }
   const std::vector<int32_t>& readers(const step::TensorRef& ref) const {
     return rewriter_.readers(ref.index);

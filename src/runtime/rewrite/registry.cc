@@ -141,7 +141,7 @@ void validate_names(const AlternativeOptions& options) {
 
 RewrittenStep find_alternatives(Recording recording, Works works, Updates updates,
                                 const Buckets& buckets, const AlternativeOptions& options,
-                                std::shared_ptr<const Ranks> ranks) {
+                                std::shared_ptr<const Sharers> ranks) {
   validate(options);
   Rewriter rewriter(std::move(recording), std::move(works), std::move(updates), buckets,
                     options.allow, std::move(ranks));

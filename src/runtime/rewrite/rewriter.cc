@@ -25,7 +25,7 @@ using step::Work;
 using step::Works;
 
 Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buckets& buckets,
-                   Exactness allow, std::shared_ptr<const Ranks> ranks)
+                   Exactness allow, std::shared_ptr<const Sharers> ranks)
     : recording_(std::move(recording)),
       works_(std::move(works)),
       updates_(std::move(updates)),
@@ -38,22 +38,22 @@ Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buck
       is_written_(recording_.externals.size(), false),
       stands_for_(recording_.calls.size(), -1) {
   for (const Call& call : recording_.calls) {
-    for (const int32_t e : call.effects) is_written_[static_cast<size_t>(e)] = true;
+    for (const int32_t e : call.effects) is_written_[e] = true;
   }
   for (const StepValue& value : recording_.values) largest_ = std::max(largest_, value.bytes);
   for (size_t c = 0; c < recording_.calls.size(); ++c) {
     for (const int32_t value : values_read(works_.all[c])) {
-      readers_[static_cast<size_t>(value)].push_back(static_cast<int32_t>(c));
+      readers_[value].push_back(static_cast<int32_t>(c));
     }
   }
   const auto mark = [](const TensorRef& ref, std::vector<bool>& marks) {
-    if (ref.memory == Memory::kValue) marks[static_cast<size_t>(ref.index)] = true;
+    if (ref.memory == Memory::kValue) marks[ref.index] = true;
   };
   for (const TensorRef& ref : recording_.outputs) mark(ref, is_result_);
   for (const LeafGradient& leaf : recording_.gradients) mark(leaf.gradient, is_result_);
   for (const Update& update : updates_.each) {
     mark(recording_.gradients[update.leaf].gradient, is_used_up_);
-    is_updated_[static_cast<size_t>(update.external)] = true;
+    is_updated_[update.external] = true;
   }
   for (const Bucket& bucket : buckets.all) {
     for (const Filling& filling : bucket.fillings) {
@@ -71,12 +71,11 @@ RewrittenStep Rewriter::take() {
 }
 
 int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {
-  const auto& readers = readers_[static_cast<size_t>(value)];
+  const auto& readers = readers_[value];
   if (readers.empty() || readers.back() != c) return -1;
-  const int32_t last = readers.size() > 1 ? readers[readers.size() - 2]
-                                          : recording_.values[static_cast<size_t>(value)].maker;
-  const bool is_forward =
-      last >= 0 && recording_.calls[static_cast<size_t>(last)].phase == Phase::kForward;
+  const int32_t last =
+      readers.size() > 1 ? readers[readers.size() - 2] : recording_.values[value].maker;
+  const bool is_forward = last >= 0 && recording_.calls[last].phase == Phase::kForward;
   return is_forward ? last : -1;
 }
 
@@ -84,8 +83,7 @@ bool Rewriter::reads_written(const Work& work) const {
   for (const Argument& argument : work.arguments) {
     if (argument.shape_only) continue;
     for (const TensorRef& ref : argument.tensors) {
-      if (ref.memory == Memory::kExternal && is_written_[static_cast<size_t>(ref.index)])
-        return true;
+      if (ref.memory == Memory::kExternal && is_written_[ref.index]) return true;
     }
   }
   return false;
@@ -110,9 +108,9 @@ void Rewriter::add(CallRealization realization) {
   // choice has.
   int32_t other = -1;
   for (const int32_t c : realization.calls) {
-    other = std::max(other, stands_for_[static_cast<size_t>(c)]);
+    other = std::max(other, stands_for_[c]);
   }
-  if (other >= 0 && !widen(realization, found_.realizations[static_cast<size_t>(other)].calls)) {
+  if (other >= 0 && !widen(realization, found_.realizations[other].calls)) {
     return;
   }
   std::vector<CallRealization> together;
@@ -120,7 +118,7 @@ void Rewriter::add(CallRealization realization) {
     if (auto two = both(one, realization)) together.push_back(*std::move(two));
   }
   for (const int32_t c : realization.calls) {
-    int32_t& first = stands_for_[static_cast<size_t>(c)];
+    int32_t& first = stands_for_[c];
     if (first < 0) first = static_cast<int32_t>(found_.realizations.size());
   }
   found_.realizations.push_back(std::move(realization));
@@ -151,7 +149,7 @@ bool Rewriter::widen(CallRealization& realization, const std::vector<int32_t>& c
   }
   for (const int32_t c : calls) {
     if (contains(realization.calls, c)) continue;
-    if (recording_.calls[static_cast<size_t>(c)].random) return false;
+    if (recording_.calls[c].random) return false;
     realization.pieces.push_back({.after = c, .as_it_is = true});
   }
   realization.calls = calls;
@@ -198,7 +196,7 @@ bool covers_storage(const TensorRef& ref, const Recording& recording) {
   for (const int64_t size : ref.geometry.sizes) elements *= size;
   return ref.memory == Memory::kValue && ref.geometry.offset == 0 &&
          elements * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype)) ==
-             recording.values[static_cast<size_t>(ref.index)].bytes;
+             recording.values[ref.index].bytes;
 }
 
 const Argument* argument_of(const Call& call, const char* name) {

@@ -54,7 +54,7 @@ ValueKeeper ValueKeeper::part(const std::vector<at::Tensor>& tensors) const {
                                     [&](const at::Tensor& t) { return t.is_same(tensor); });
     if (known == tensors_.end()) throw InternalError("a part of a keeper that does not keep it");
     result.tensors_.push_back(tensor);
-    result.copies_.push_back(copies_[static_cast<size_t>(known - tensors_.begin())]);
+    result.copies_.push_back(copies_[known - tensors_.begin()]);
   }
   return result;
 }

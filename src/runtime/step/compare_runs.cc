@@ -41,7 +41,7 @@ struct RunPair {
 
 const External* host_data(const Recording& recording, const TensorRef& ref) {
   if (ref.memory != Memory::kExternal) return nullptr;
-  const External& external = recording.externals[static_cast<size_t>(ref.index)];
+  const External& external = recording.externals[ref.index];
   return external.input >= 0 || !external.tensor.defined() ? nullptr : &external;
 }
 
@@ -66,7 +66,7 @@ bool same_host_data(RunPair& runs, const TensorRef& x, const TensorRef& y) {
   if (copy_to_host(then) != copy_to_host(now)) return false;
   if (before->is_constant) return true;
   if (then.nbytes() > kLargestLiteral) return false;
-  runs.a.externals[static_cast<size_t>(x.index)] = literal_of(before->tensor);
+  runs.a.externals[x.index] = literal_of(before->tensor);
   return true;
 }
 

@@ -144,7 +144,7 @@ bool Fingerprint::renew(const c10::Storage& storage, const Extent& extent) {
     int64_t done = first;
     if (bytes / kPiece >= kPiecesForDevice && first < whole) {
       for (const uint64_t hash : hash_on_device(storage, first, whole - first)) {
-        uint64_t& before = hashes_[static_cast<size_t>(done++)];
+        uint64_t& before = hashes_[done++];
         changed = changed || hash != before;
         before = hash;
       }
@@ -165,7 +165,7 @@ bool Fingerprint::renew_on_host(const char* data, int64_t first, int64_t last, i
       const int64_t at = piece * kPiece;
       const uint64_t hash =
           hash_bytes(data + at, static_cast<size_t>(std::min(kPiece, bytes - at)));
-      uint64_t& before = hashes_[static_cast<size_t>(piece)];
+      uint64_t& before = hashes_[piece];
       if (hash != before) changed.store(true, std::memory_order_relaxed);
       before = hash;
     }

@@ -108,7 +108,7 @@ Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, cons
 
 bool lies_in(const TensorRef& ref, const at::Tensor& gradient, const Recording& run) {
   if (ref.memory != Memory::kExternal) return false;
-  const at::Tensor& external = run.externals[static_cast<size_t>(ref.index)].tensor;
+  const at::Tensor& external = run.externals[ref.index].tensor;
   return external.defined() && external.storage().is_alias_of(gradient.storage());
 }
 

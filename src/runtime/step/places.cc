@@ -96,7 +96,7 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
 // a tensor at each step, and all that the step reads of that tensor would move with them.
 void Places::require_within_input(const TensorRef& ref, const Call& call) {
   if (ref.memory != Memory::kExternal) return;
-  const int32_t owner = recording_.externals[static_cast<size_t>(ref.index)].input;
+  const int32_t owner = recording_.externals[ref.index].input;
   if (owner < 0) return;
   const int64_t begin =
       ref.geometry.offset * static_cast<int64_t>(c10::elementSize(ref.geometry.dtype));
@@ -163,7 +163,7 @@ bool Places::write(const c10::Storage& storage, Call& call) {
 }
 
 void Places::write_external(Call& call, int32_t index) {
-  const External& external = recording_.externals[static_cast<size_t>(index)];
+  const External& external = recording_.externals[index];
   if (external.requires_grad) {
     problems_.refuse(call, "writes a parameter; keep the optimizer out of the captured step");
   } else if (external.input >= 0) {
@@ -187,7 +187,7 @@ int32_t Places::add_value(const c10::Storage& storage, int32_t previous) {
 External* Places::external_at(const c10::Storage& storage) {
   const TensorRef& place = tracked_.at(storage.unsafeGetStorageImpl()).place;
   if (place.memory != Memory::kExternal) return nullptr;
-  return &recording_.externals[static_cast<size_t>(place.index)];
+  return &recording_.externals[place.index];
 }
 
 int32_t Places::note_leaf(const at::Tensor& tensor) {
@@ -211,8 +211,7 @@ bool Places::made_in_step(const c10::Storage& storage) const {
   if (found == tracked_.end()) return true;  // No operation has read it.
   const TensorRef& place = found->second.place;
   if (place.memory == Memory::kValue) return true;
-  return place.memory == Memory::kExternal &&
-         recording_.externals[static_cast<size_t>(place.index)].is_constant;
+  return place.memory == Memory::kExternal && recording_.externals[place.index].is_constant;
 }
 
 void Places::note_bytes(const c10::Storage& storage) {

@@ -28,7 +28,7 @@ Work work_of(const Recording& recording, size_t c) {
     for (size_t k = 0; k < call.outputs[r].size(); ++k) {
       const TensorRef& ref = call.outputs[r][k];
       if (ref.memory != Memory::kValue) continue;
-      const StepValue& value = recording.values[static_cast<size_t>(ref.index)];
+      const StepValue& value = recording.values[ref.index];
       if (value.maker != static_cast<int32_t>(c) || value.previous >= 0) continue;
       const size_t before = taken.size();
       add_once(taken, ref.index);
@@ -72,8 +72,7 @@ Works works_of(const Recording& recording) {
   for (size_t v = 0; v < recording.values.size(); ++v) {
     const StepValue& value = recording.values[v];
     if (value.previous < 0) continue;
-    works.all[static_cast<size_t>(value.maker)].overwrites.emplace_back(static_cast<int32_t>(v),
-                                                                        value.previous);
+    works.all[value.maker].overwrites.emplace_back(static_cast<int32_t>(v), value.previous);
   }
   works.rerun.assign(recording.calls.size(), -1);
   for (size_t c = 0; c < recording.calls.size(); ++c) {

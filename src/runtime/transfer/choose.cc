@@ -75,7 +75,7 @@ Nanos unlike(const Comparison& both) {
   std::map<std::pair<std::string, std::string>, int64_t> count;
   Nanos waits = both.with.plan->time;
   const auto time_of = [&](const std::pair<std::string, std::string>& run) {
-    const Op& op = both.graph.ops[static_cast<size_t>(find_op(both.graph, run.first))];
+    const Op& op = both.graph.ops[find_op(both.graph, run.first)];
     const auto variant = std::find_if(op.variants.begin(), op.variants.end(),
                                       [&](const Variant& one) { return one.name == run.second; });
     return variant->time;

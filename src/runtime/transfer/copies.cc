@@ -19,7 +19,7 @@ std::vector<bool> moved_by(const Program& program, size_t values) {
           "runtime "
           "does not do");
     }
-    moved[static_cast<size_t>(entry.copy.value)] = true;
+    moved[entry.copy.value] = true;
   }
   return moved;
 }
@@ -38,8 +38,8 @@ std::vector<TicketPtr> Copies::tickets_of(const std::vector<int64_t>& actions) c
 // that end() does not know.
 
 void Copies::out(const CopyAction& copy, std::vector<c10::Storage> storages) {
-  FarMemory& memory = *memories_.at(static_cast<size_t>(copy.to));
-  Elsewhere& there = elsewhere_[{copy.value, copy.to}];
+  FarMemory& memory = *memories_.at(copy.to);
+  HostCopy& there = host_copies_[{copy.value, copy.to}];
   there = {};
   std::vector<Block> blocks;
   int64_t bytes = 0;
@@ -58,8 +58,8 @@ void Copies::out(const CopyAction& copy, std::vector<c10::Storage> storages) {
 }
 
 std::vector<c10::DataPtr> Copies::in(const CopyAction& copy) {
-  FarMemory& memory = *memories_.at(static_cast<size_t>(copy.from));
-  const Elsewhere& there = elsewhere_.at({copy.value, copy.from});
+  FarMemory& memory = *memories_.at(copy.from);
+  const HostCopy& there = host_copies_.at({copy.value, copy.from});
   std::vector<TicketPtr> after = tickets_of(copy.after);
   after.push_back(there.out);
   // An allocator takes memory of the device that is current.
@@ -87,7 +87,7 @@ void Copies::wait_for(Ticket& ticket) {
 
 bool Copies::wait(ValueIndex value, int32_t memory) {
   if (memory != 0) {
-    Elsewhere& there = elsewhere_.at({value, memory});
+    HostCopy& there = host_copies_.at({value, memory});
     wait_for(*there.out);
     there.held.clear();
     return true;
@@ -99,12 +99,12 @@ bool Copies::wait(ValueIndex value, int32_t memory) {
   return true;
 }
 
-bool Copies::is_elsewhere(ValueIndex value) const {
-  const auto there = elsewhere_.lower_bound({value, 0});
-  return there != elsewhere_.end() && there->first.first == value;
+bool Copies::has(ValueIndex value) const {
+  const auto there = host_copies_.lower_bound({value, 0});
+  return there != host_copies_.end() && there->first.first == value;
 }
 
-void Copies::free_elsewhere(ValueIndex value, int32_t memory) { elsewhere_.erase({value, memory}); }
+void Copies::free(ValueIndex value, int32_t memory) { host_copies_.erase({value, memory}); }
 
 void Copies::end() noexcept {
   for (const auto& [action, ticket] : tickets_) {
@@ -112,7 +112,7 @@ void Copies::end() noexcept {
   }
   tickets_.clear();
   coming_.clear();
-  elsewhere_.clear();
+  host_copies_.clear();
 }
 
 }  // namespace reprise::runtime::internal::transfer

@@ -55,15 +55,17 @@ class Copies {
   // been waited for, or a run made the value.
   bool wait(ValueIndex value, int32_t memory);
 
-  bool is_elsewhere(ValueIndex value) const;
-  void free_elsewhere(ValueIndex value, int32_t memory);
+  // Returns whether one of the memories has the value.
+  bool has(ValueIndex value) const;
+  void free(ValueIndex value, int32_t memory);
 
   // Ends the copies that are under way, and forgets all values.
   void end() noexcept;
   const MovedBytes& moved() const { return moved_; }
 
  private:
-  struct Elsewhere {
+  // A HostCopy is a value in one of the memories.
+  struct HostCopy {
     ParcelPtr parcel;
     TicketPtr out;
     std::vector<c10::Storage> held;  // until `out` has been waited for
@@ -75,7 +77,7 @@ class Copies {
   void wait_for(Ticket& ticket);
 
   const FarMemories memories_;
-  std::map<std::pair<ValueIndex, int32_t>, Elsewhere> elsewhere_;
+  std::map<std::pair<ValueIndex, int32_t>, HostCopy> host_copies_;
   std::map<ValueIndex, TicketPtr> coming_;
   std::map<int64_t, TicketPtr> tickets_;  // by action
   MovedBytes moved_;

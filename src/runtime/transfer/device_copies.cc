@@ -62,13 +62,12 @@ Nanos fastest_copy(c10::Device from, c10::Device to, int64_t bytes) {
 DeviceCopies::DeviceCopies(std::vector<c10::Device> devices, const Machine& machine)
     : devices_(std::move(devices)), machine_(machine) {
   for (const Channel& channel : machine_.channels) {
-    lanes_.push_back({own_stream(devices_.at(static_cast<size_t>(channel.from))),
-                      own_stream(devices_.at(static_cast<size_t>(channel.to)))});
+    lanes_.push_back({own_stream(devices_.at(channel.from)), own_stream(devices_.at(channel.to))});
   }
 }
 
 void DeviceCopies::hold_up(int32_t memory, const c10::Event& event) {
-  const c10::Device device = devices_[static_cast<size_t>(memory)];
+  const c10::Device device = devices_[memory];
   if (!device.is_cpu()) return event.block(guard_of(device).getStream(device));
   const Nanos before = wall_clock();
   event.synchronize();
@@ -83,7 +82,7 @@ void DeviceCopies::hold_up_copy(const Lane& lane, int32_t from, const c10::Event
 }
 
 void DeviceCopies::begin(const CopyAction& copy, const at::Tensor& from, const at::Tensor& to) {
-  const Lane& lane = lanes_.at(static_cast<size_t>(copy.channel));
+  const Lane& lane = lanes_.at(copy.channel);
   const c10::Stream on = lane.to ? *lane.to : lane.from.value();
   const auto done = std::make_shared<c10::Event>(on.device_type());
   for (const auto& stream : {lane.from, lane.to}) {

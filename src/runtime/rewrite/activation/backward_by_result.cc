@@ -51,7 +51,7 @@ class ByResult {
         step_(rewriter),
         is_overwritten_(rewriter.recording().values.size(), false) {
     for (const StepValue& value : rewriter.recording().values) {
-      if (value.previous >= 0) is_overwritten_[static_cast<size_t>(value.previous)] = true;
+      if (value.previous >= 0) is_overwritten_[value.previous] = true;
     }
   }
 
@@ -98,7 +98,7 @@ class ByResult {
       if (step_.argument(c, "self") != input || !has_constants(c, backward, row)) continue;
       const TensorRef& result = step_.call(c).outputs[0][0];
       if (result.memory != Memory::kValue || result.geometry != input.geometry) continue;
-      if (is_overwritten_[static_cast<size_t>(result.index)]) continue;
+      if (is_overwritten_[result.index]) continue;
       if (covers_storage(result, recording)) return result;
     }
     return std::nullopt;

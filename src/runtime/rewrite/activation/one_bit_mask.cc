@@ -130,8 +130,8 @@ std::optional<double> factor_of_dropout(const Recording& recording, const Argume
     if (argument.kind != ArgumentKind::kTensor) return nullptr;
     const TensorRef& ref = argument.tensors[0];
     if (ref.memory != Memory::kValue) return nullptr;
-    const int32_t maker = recording.values[static_cast<size_t>(ref.index)].maker;
-    return maker < 0 ? nullptr : &recording.calls[static_cast<size_t>(maker)];
+    const int32_t maker = recording.values[ref.index].maker;
+    return maker < 0 ? nullptr : &recording.calls[maker];
   };
   const Call* scaled = maker_of(operand);
   if (scaled == nullptr || scaled->name() != "div_.Scalar") return std::nullopt;
@@ -251,9 +251,9 @@ int32_t place_to_ask(const Rewriter& rewriter, int32_t mask, int32_t c) {
   const int32_t behind = rewriter.last_forward_use(mask, c);
   if (behind >= 0 || !is_encoded_for_others(rewriter, c)) return behind;
   const Recording& recording = rewriter.recording();
-  int32_t last = recording.values[static_cast<size_t>(mask)].maker;
+  int32_t last = recording.values[mask].maker;
   for (const int32_t reader : rewriter.readers(mask)) {
-    if (recording.calls[static_cast<size_t>(reader)].phase == Phase::kForward) last = reader;
+    if (recording.calls[reader].phase == Phase::kForward) last = reader;
   }
   return last;
 }
@@ -277,10 +277,10 @@ void one_bit_mask(Rewriter& rewriter) {
         !covers_storage(gradient, recording) || mask.index == gradient.index) {
       continue;
     }
-    const StepValue& made = recording.values[static_cast<size_t>(result.index)];
+    const StepValue& made = recording.values[result.index];
     if (made.maker != c || made.previous >= 0 || rewriter.is_result(mask.index)) continue;
     const int32_t behind = place_to_ask(rewriter, mask.index, c);
-    const int64_t before = recording.values[static_cast<size_t>(mask.index)].bytes;
+    const int64_t before = recording.values[mask.index].bytes;
     const int64_t bytes =
         bytes_of_bits(before / static_cast<int64_t>(c10::elementSize(mask.geometry.dtype)));
     if (behind < 0 || !rewriter.is_worthwhile(before - bytes)) continue;

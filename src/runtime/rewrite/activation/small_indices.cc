@@ -206,7 +206,7 @@ void small_indices(Rewriter& rewriter) {
     const int32_t behind = rewriter.last_forward_use(indices.index, c);
     const at::ScalarType type = type_of_positions(input, pooling->dimensions);
     if (behind < 0 || type == at::kLong || rewriter.is_result(indices.index)) continue;
-    const int64_t before = recording.values[static_cast<size_t>(indices.index)].bytes;
+    const int64_t before = recording.values[indices.index].bytes;
     const int64_t bytes = before / static_cast<int64_t>(sizeof(int64_t)) *
                           static_cast<int64_t>(c10::elementSize(type));
     const auto op = c10::Dispatcher::singleton().findSchema({pooling->backward, "grad_input"});
@@ -223,7 +223,7 @@ void small_indices(Rewriter& rewriter) {
     CallRealization realization{.name = "small-indices", .calls = {c}};
     const int32_t forward = forward_by_planes(rewriter, c);
     if (forward >= 0) {
-      const Call& pool = recording.calls[static_cast<size_t>(forward)];
+      const Call& pool = recording.calls[forward];
       const PlanePooling planes = plane_pooling_of(pool);
       small_backward.kernel = backward_by_planes(planes, type);
       Work small_forward{.name = pool.name() + " with small indices",

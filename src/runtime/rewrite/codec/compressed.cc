@@ -168,7 +168,7 @@ class Search {
         recording_(rewriter.recording()),
         overwritten_(recording_.values.size(), false) {
     for (const StepValue& value : recording_.values) {
-      if (value.previous >= 0) overwritten_[static_cast<size_t>(value.previous)] = true;
+      if (value.previous >= 0) overwritten_[value.previous] = true;
     }
   }
 
@@ -200,13 +200,13 @@ class Search {
   }
 
  private:
-  const Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
+  const Call& call(int32_t c) const { return recording_.calls[c]; }
   bool in_backward(int32_t c) const { return call(c).phase == Phase::kBackward; }
 
   std::optional<Waiting> waiting(int32_t v) const {
-    const StepValue& value = recording_.values[static_cast<size_t>(v)];
+    const StepValue& value = recording_.values[v];
     if (value.maker < 0 || in_backward(value.maker) || !value.device.is_cpu()) return {};
-    if (rewriter_.is_result(v) || overwritten_[static_cast<size_t>(v)]) return {};
+    if (rewriter_.is_result(v) || overwritten_[v]) return {};
     Waiting found{.value = v, .after = value.maker};
     for (const int32_t reader : rewriter_.readers(v)) {
       if (in_backward(reader)) {
@@ -221,7 +221,7 @@ class Search {
 
   // Finds the type of the elements, which all tensors on the value must have.
   bool has_type(Waiting& found) const {
-    const StepValue& value = recording_.values[static_cast<size_t>(found.value)];
+    const StepValue& value = recording_.values[found.value];
     const TensorRef* whole = nullptr;
     for (const auto& tensors : call(value.maker).outputs) {
       for (const TensorRef& ref : tensors) {
@@ -247,7 +247,7 @@ class Search {
   }
 
   bool may_wait(const Waiting& found) const {
-    const StepValue& value = recording_.values[static_cast<size_t>(found.value)];
+    const StepValue& value = recording_.values[found.value];
     if (!rewriter_.is_worthwhile(value.bytes - codec::block_bytes(found.elements, {})))
       return false;
     bool has_smooth = false;
@@ -300,11 +300,11 @@ class Builder {
   }
 
  private:
-  const Call& call(int32_t c) const { return recording_.calls[static_cast<size_t>(c)]; }
+  const Call& call(int32_t c) const { return recording_.calls[c]; }
 
   // Adds the works that encode and decode the value, and returns the value that is decoded.
   int32_t add_codec(const Waiting& one, CallRealization& realization) {
-    const StepValue value = recording_.values[static_cast<size_t>(one.value)];
+    const StepValue value = recording_.values[one.value];
     auto use = std::make_shared<CodecUse>();
     use->alternative = name_;
     use->codec = codec_;

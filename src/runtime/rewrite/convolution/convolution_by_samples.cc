@@ -209,7 +209,7 @@ class BySamples {
     const at::ScalarType type = ref.geometry.dtype;
     // Rounded to 16 bits, another order of additions may not show.
     if (!fills_storage(ref, recording) || (type != at::kFloat && type != at::kDouble)) return -1;
-    const int64_t bytes = recording.values[static_cast<size_t>(ref.index)].bytes;
+    const int64_t bytes = recording.values[ref.index].bytes;
     const auto elements = bytes / static_cast<int64_t>(c10::elementSize(type));
     const int64_t most = std::min(ref.geometry.sizes[0], blocks_in_cache(bytes));
     // Each part brings the weights into oneDNN's layout again.
@@ -265,7 +265,7 @@ void convolution_by_samples(Rewriter& rewriter) {
     const CallRealization& realization = rewriter.found().realizations[r];
     if (realization.name != "two-call-convolution") continue;
     const CallRealization::Piece& piece = realization.pieces[kInputPiece];
-    const Call& call = recording.calls[static_cast<size_t>(piece.after)];
+    const Call& call = recording.calls[piece.after];
     const int32_t whole = piece.works[0];
     const int32_t work = by_samples.work_for(rewriter.work(whole), false, call.outputs[0][0]);
     if (work >= 0) rewriter.add_variant(r, kInputPiece, work, variant_name(false));

@@ -37,7 +37,7 @@ Work part_of(const Call& call, const Recording& recording, int32_t c, std::array
   for (size_t r = 0; r < mask.size(); ++r) {
     const TensorRef& ref = call.outputs[r][0];
     if (!mask[r] || ref.memory != Memory::kValue) continue;
-    if (recording.values[static_cast<size_t>(ref.index)].maker == c) {
+    if (recording.values[ref.index].maker == c) {
       work.made.push_back({r, 0, ref.index});
     }
   }

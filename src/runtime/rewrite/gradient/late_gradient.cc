@@ -40,7 +40,7 @@ class Lateness {
     const Recording& recording = rewriter.recording();
     for (size_t v = 0; v < recording.values.size(); ++v) {
       const StepValue& value = recording.values[v];
-      if (value.previous >= 0) overwritten_[static_cast<size_t>(value.previous)] = value.maker;
+      if (value.previous >= 0) overwritten_[value.previous] = value.maker;
     }
   }
 
@@ -89,7 +89,7 @@ class Lateness {
   int32_t first_overwrite(const Work& work, int32_t c) const {
     int32_t first = end_;
     for (const int32_t v : values_read(work)) {
-      const int32_t at = overwritten_[static_cast<size_t>(v)];
+      const int32_t at = overwritten_[v];
       if (at > c) first = std::min(first, at);
     }
     return first;
@@ -103,9 +103,7 @@ class Lateness {
     return other == readers.rend() ? -1 : *other;
   }
 
-  int64_t bytes(int32_t value) const {
-    return rewriter_.recording().values[static_cast<size_t>(value)].bytes;
-  }
+  int64_t bytes(int32_t value) const { return rewriter_.recording().values[value].bytes; }
 
   const Rewriter& rewriter_;
   const int32_t end_;                 // the position after all calls
@@ -155,7 +153,7 @@ void late_gradient(Rewriter& rewriter) {
       add_late_decoded(rewriter, lateness, realization);
       continue;
     }
-    for (const int32_t c : realization.calls) has_others[static_cast<size_t>(c)] = true;
+    for (const int32_t c : realization.calls) has_others[c] = true;
     if (realization.name != "two-call-convolution") continue;
     for (const size_t which : {1, 2, 3}) add_late(rewriter, lateness, realization, which);
   }

@@ -72,7 +72,7 @@ const Call* backward_of_log_softmax(const Rewriter& rewriter, const Call& nll, i
   if (made.memory != Memory::kValue || !fills_storage(made, recording)) return nullptr;
   const auto& readers = rewriter.readers(made.index);
   if (readers.size() != 1 || rewriter.is_result(made.index)) return nullptr;
-  const Call& next = recording.calls[static_cast<size_t>(readers[0])];
+  const Call& next = recording.calls[readers[0]];
   if (next.op.operator_name().name != "aten::_log_softmax_backward_data") return nullptr;
   const Argument* grad = argument_of(next, "grad_output");
   const Argument* output = argument_of(next, "output");

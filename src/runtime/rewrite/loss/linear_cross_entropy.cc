@@ -162,9 +162,9 @@ CallRealization::Piece piece_of(Rewriter& rewriter, const char* name, int32_t af
 // The blocks of the head, and whether they leave the bits of the whole.
 std::pair<RowBlocks, bool> blocks_of(const Head& head, const Recording& recording,
                                      RowCalls& row_calls, RowTrials& trials) {
-  const Call& linear = recording.calls[static_cast<size_t>(head.linear)];
+  const Call& linear = recording.calls[head.linear];
   const int64_t rows = linear.outputs[0][0].geometry.sizes[0];
-  const Call& loss = recording.calls[static_cast<size_t>(head.loss)];
+  const Call& loss = recording.calls[head.loss];
   const bool has_weights = argument_of(loss, "weight")->kind != ArgumentKind::kConstant &&
                            argument_of(loss, "weight")->tensors[0].memory != Memory::kNone;
   const bool is_long = argument_of(loss, "target")->tensors[0].geometry.dtype == at::kLong;
@@ -196,13 +196,10 @@ void linear_cross_entropy(Rewriter& rewriter) {
     const auto c = static_cast<int32_t>(i);
     const std::optional<Head> head = finder.head_at(c);
     if (!head) continue;
-    const auto call = [&](int32_t k) -> const Call& {
-      return recording.calls[static_cast<size_t>(k)];
-    };
+    const auto call = [&](int32_t k) -> const Call& { return recording.calls[k]; };
     const Call &linear = call(head->linear), &loss = call(head->loss);
     const TensorRef& logits = linear.outputs[0][0];
-    if (!rewriter.is_worthwhile(recording.values[static_cast<size_t>(logits.index)].bytes))
-      continue;
+    if (!rewriter.is_worthwhile(recording.values[logits.index].bytes)) continue;
 
     const bool has_bias = linear.op.operator_name().name == "aten::addmm";
     HeadConstants constants{.reduction = argument_of(loss, "reduction")->constant.toInt(),

@@ -298,7 +298,7 @@ class Builder {
   }
 
  private:
-  const Call& call(int32_t c) const { return rewriter_.recording().calls[static_cast<size_t>(c)]; }
+  const Call& call(int32_t c) const { return rewriter_.recording().calls[c]; }
 
   std::array<TensorRef, NormedConvolution::kGradients> gradients() const {
     const Call &convolution = call(layer_.convolution_backward), &norm = call(layer_.norm_backward);
@@ -349,7 +349,7 @@ void batch_norm_by_samples(Rewriter& rewriter) {
     const std::optional<Layer> layer = finder.layer_at(static_cast<int32_t>(c));
     if (!layer) continue;
     const TensorRef& x = finder.result_of(layer->convolution);
-    if (recording.values[static_cast<size_t>(x.index)].bytes * kWide < rewriter.largest()) continue;
+    if (recording.values[x.index].bytes * kWide < rewriter.largest()) continue;
     Builder builder(rewriter, finder, *layer);
     for (const int64_t parts : kParts) builder.add(parts);
   }

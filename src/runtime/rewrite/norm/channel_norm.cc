@@ -99,7 +99,7 @@ REPRISE_AVX2 float sum_of_first(__m256 v, int64_t count) {
   alignas(32) std::array<float, kLanes> lanes;
   _mm256_store_ps(lanes.data(), v);
   float sum = lanes[0];
-  for (int64_t i = 1; i < count; ++i) sum += lanes[static_cast<size_t>(i)];
+  for (int64_t i = 1; i < count; ++i) sum += lanes[i];
   return sum;
 }
 

@@ -24,8 +24,7 @@ Argument as_argument(const TensorRef& ref) {
 }
 
 bool makes(int32_t c, const TensorRef& ref, const Recording& recording) {
-  return ref.memory == Memory::kValue &&
-         recording.values[static_cast<size_t>(ref.index)].maker == c;
+  return ref.memory == Memory::kValue && recording.values[ref.index].maker == c;
 }
 
 }  // namespace

@@ -112,9 +112,9 @@ Part part_of(const Rewriter& rewriter, int32_t value) {
   const Recording& recording = rewriter.recording();
   const std::vector<int32_t>& readers = rewriter.readers(value);
   Part part;
-  part.behind = recording.values[static_cast<size_t>(value)].maker;
+  part.behind = recording.values[value].maker;
   for (size_t k = readers.size(); k-- > 0;) {
-    const Call& call = recording.calls[static_cast<size_t>(readers[k])];
+    const Call& call = recording.calls[readers[k]];
     const auto look = look_of(call, rewriter.work(readers[k]), value);
     if (!look || (!part.readers.empty() && *look != part.look)) {
       part.behind = readers[k];
@@ -171,7 +171,7 @@ void copied_part(Rewriter& rewriter) {
     const auto value = static_cast<int32_t>(v);
     const int32_t maker = recording.values[v].maker;
     if (maker < 0 || rewriter.is_result(value)) continue;
-    if (recording.calls[static_cast<size_t>(maker)].phase != Phase::kBackward) continue;
+    if (recording.calls[maker].phase != Phase::kBackward) continue;
     const Part part = part_of(rewriter, value);
     if (part.readers.empty() || part.readers.size() > kMostReaders) continue;
     if (part.readers.front() - part.behind < 2 || !is_in_order(part.look.geometry)) continue;

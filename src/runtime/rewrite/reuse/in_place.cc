@@ -138,7 +138,7 @@ void in_place(Rewriter& rewriter) {
     if (row == nullptr || call.outputs.size() != 1 || call.outputs[0].size() != 1) continue;
     const TensorRef& result = call.outputs[0][0];
     if (result.memory != Memory::kValue) continue;
-    const StepValue& value = recording.values[static_cast<size_t>(result.index)];
+    const StepValue& value = recording.values[result.index];
     if (value.maker != static_cast<int32_t>(c) || value.previous >= 0) continue;
     const auto op = c10::Dispatcher::singleton().findSchema({row->name, row->overload});
     if (!op) continue;

@@ -39,7 +39,7 @@ at::Tensor part_of(const c10::IValue& operand, int64_t dimension, int64_t first,
 void add_variants_over_operands(Rewriter& rewriter, int32_t c, const char* kind,
                                 const std::function<Kernel(size_t over)>& kernel) {
   const Recording& recording = rewriter.recording();
-  const Call& call = recording.calls[static_cast<size_t>(c)];
+  const Call& call = recording.calls[c];
   const TensorRef& result = call.outputs[0][0];
   if (result.memory != Memory::kValue) return;
   for (const size_t over : {0, 1}) {

@@ -52,7 +52,7 @@ int64_t RowCall::width() const { return elements_in(result.geometry) / (has_rows
 
 int64_t RowCalls::rows_of_product(int32_t c) const {
   RowCall found;
-  if (!find_product(recording_.calls[static_cast<size_t>(c)], found)) return 0;
+  if (!find_product(recording_.calls[c], found)) return 0;
   return found.operands[0].geometry.sizes[0];
 }
 
@@ -105,14 +105,14 @@ bool RowCalls::find_sum(const Call& call, RowCall& found) const {
 }
 
 std::optional<RowCall> RowCalls::at(int32_t c, int64_t rows) {
-  const Call& call = recording_.calls[static_cast<size_t>(c)];
+  const Call& call = recording_.calls[c];
   if (call.random || !call.effects.empty() || call.outputs.size() != 1 ||
       call.outputs[0].size() != 1) {
     return std::nullopt;
   }
   RowCall found{.call = c, .rows = rows, .result = call.outputs[0][0]};
   if (!covers_storage(found.result, recording_)) return std::nullopt;
-  const StepValue& made = recording_.values[static_cast<size_t>(found.result.index)];
+  const StepValue& made = recording_.values[found.result.index];
   if (made.maker != c) return std::nullopt;
   const bool is_fresh = made.previous < 0 && is_in_rows(found.result.geometry);
   if (is_fresh && find_weight(call, found) && found.operands[0].geometry.sizes[0] == rows &&

@@ -65,14 +65,13 @@ class Growth {
  private:
   using Calls = std::set<int32_t>;
 
-  Phase phase(int32_t c) const { return recording_.calls[static_cast<size_t>(c)].phase; }
-  const StepValue& value(int32_t v) const { return recording_.values[static_cast<size_t>(v)]; }
+  Phase phase(int32_t c) const { return recording_.calls[c].phase; }
+  const StepValue& value(int32_t v) const { return recording_.values[v]; }
 
   // Returns null if the call is no row call, or belongs to another group.
   const RowCall* row_call(int32_t c) {
     const auto [known, fresh] = known_.try_emplace(c);
-    if (fresh && !is_taken_[static_cast<size_t>(c)] &&
-        !rewriter_.reads_written(rewriter_.work(c))) {
+    if (fresh && !is_taken_[c] && !rewriter_.reads_written(rewriter_.work(c))) {
       known->second = row_calls_.at(c, rows_);
     }
     return known->second ? &*known->second : nullptr;
@@ -196,9 +195,7 @@ class Growth {
                   std::vector<int32_t>& outputs) const {
     const Phase phase_of_all = phase(after);
     int32_t ready = -1, wanted = after + 1;
-    const auto use = [&](int32_t v) {
-      wanted = std::min(wanted, overwritten_by_[static_cast<size_t>(v)]);
-    };
+    const auto use = [&](int32_t v) { wanted = std::min(wanted, overwritten_by_[v]); };
     for (const RowCall& call : calls) {
       const int32_t made = call.result.index;
       if (!hidden_.contains(made)) {
@@ -250,7 +247,7 @@ std::vector<RowGroup> find_row_groups(const Rewriter& rewriter) {
   std::vector<int32_t> overwritten_by(recording.values.size(),
                                       static_cast<int32_t>(recording.calls.size()));
   for (const StepValue& value : recording.values) {
-    if (value.previous >= 0) overwritten_by[static_cast<size_t>(value.previous)] = value.maker;
+    if (value.previous >= 0) overwritten_by[value.previous] = value.maker;
   }
   std::vector<bool> is_taken(recording.calls.size(), false);
   for (size_t c = 0; c < recording.calls.size(); ++c) {
@@ -260,13 +257,13 @@ std::vector<RowGroup> find_row_groups(const Rewriter& rewriter) {
     if (is_taken[c] || call.phase != Phase::kForward || rows < 2) continue;
     const TensorRef& made = call.outputs[0][0];
     if (made.memory != Memory::kValue ||
-        !rewriter.is_worthwhile(recording.values[static_cast<size_t>(made.index)].bytes)) {
+        !rewriter.is_worthwhile(recording.values[made.index].bytes)) {
       continue;
     }
     std::optional<RowGroup> group =
         Growth(rewriter, row_calls, is_taken, overwritten_by, rows).from(position);
     if (!group) continue;
-    for (const int32_t one : group->calls()) is_taken[static_cast<size_t>(one)] = true;
+    for (const int32_t one : group->calls()) is_taken[one] = true;
     groups.push_back(*std::move(group));
   }
   return groups;

@@ -131,7 +131,7 @@ bool ends_agree(const RowCall& call, const RowBlocks& blocks) {
 
 bool RowTrials::passes(const RowCall& call, const RowBlocks& blocks) {
   if (call.kind == RowKind::kElements) return ends_agree(call, blocks);
-  const Call& recorded = recording_.calls[static_cast<size_t>(call.call)];
+  const Call& recorded = recording_.calls[call.call];
   const Work work{.name = recorded.name(), .kernel = {}, .arguments = recorded.arguments};
   const std::string kind =
       fmt::format("{} {} {} {} {}", static_cast<int>(call.kind), kind_of(work), blocks.rows,

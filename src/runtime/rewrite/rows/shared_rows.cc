@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/rewrite/rows/ranks.h"
 #include "runtime/rewrite/rows/row_groups.h"
+#include "runtime/rewrite/rows/sharers.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::rewrite {
@@ -50,7 +50,7 @@ Geometry as_rows(const Geometry& whole, int64_t rows, int64_t width) {
 // A SharedCall is what a kernel knows of its call.
 struct SharedCall {
   RowKind kind = RowKind::kElements;
-  std::shared_ptr<const Ranks> ranks = {};
+  std::shared_ptr<const Sharers> ranks = {};
   int64_t rows = 0, width = 0;      // of the whole result; a weight and a sum have other rows
   bool hidden = false;              // whether the result stays with this rank
   std::vector<bool> narrowed = {};  // by argument: whether the kernel takes this rank's rows of it
@@ -116,7 +116,7 @@ Kernel kernel_of(SharedCall call) {
 // Makes the works of one group.
 class SharedGroup {
  public:
-  SharedGroup(Rewriter& rewriter, const RowGroup& group, std::shared_ptr<const Ranks> ranks)
+  SharedGroup(Rewriter& rewriter, const RowGroup& group, std::shared_ptr<const Sharers> ranks)
       : rewriter_(rewriter), group_(group), ranks_(std::move(ranks)) {
     outside_.insert(group.forward_outputs.begin(), group.forward_outputs.end());
     outside_.insert(group.backward_outputs.begin(), group.backward_outputs.end());
@@ -129,7 +129,8 @@ class SharedGroup {
   }
 
   CallRealization realization() {
-    CallRealization all{.name = kSharedRows, .calls = group_.calls(), .exactness = Exactness::kRounding};
+    CallRealization all{
+        .name = kSharedRows, .calls = group_.calls(), .exactness = Exactness::kRounding};
     all.changed = all.calls;
     for (const RowCall& call : calls()) {
       const int32_t work = rewriter_.add_work(work_of(call));
@@ -145,9 +146,7 @@ class SharedGroup {
     return all;
   }
 
-  const StepValue& value(int32_t v) const {
-    return rewriter_.recording().values[static_cast<size_t>(v)];
-  }
+  const StepValue& value(int32_t v) const { return rewriter_.recording().values[v]; }
 
   // Says whether operands are rows or numbers, and whether the call writes over rows of this rank.
   bool has_rows_only(const RowCall& call) const {
@@ -191,7 +190,7 @@ class SharedGroup {
   }
 
   Work work_of(const RowCall& row_call) {
-    const step::Call& recorded = rewriter_.recording().calls[static_cast<size_t>(row_call.call)];
+    const step::Call& recorded = rewriter_.recording().calls[row_call.call];
     const bool has_rows = row_call.has_rows();
     SharedCall call{.kind = row_call.kind,
                     .ranks = ranks_,
@@ -244,7 +243,7 @@ class SharedGroup {
 
   Rewriter& rewriter_;
   const RowGroup& group_;
-  std::shared_ptr<const Ranks> ranks_;
+  std::shared_ptr<const Sharers> ranks_;
   std::set<int32_t> outside_;          // values that others read
   std::set<int32_t> made_;             // hidden values so far
   std::map<int32_t, int32_t> shards_;  // by hidden value: this rank's rows
@@ -253,7 +252,7 @@ class SharedGroup {
 }  // namespace
 
 void shared_rows(Rewriter& rewriter) {
-  const std::shared_ptr<const Ranks>& ranks = rewriter.ranks();
+  const std::shared_ptr<const Sharers>& ranks = rewriter.ranks();
   if (ranks == nullptr || ranks->size() < 2) return;
   for (const RowGroup& group : find_row_groups(rewriter)) {
     SharedGroup shared(rewriter, group, ranks);

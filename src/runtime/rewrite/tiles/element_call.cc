@@ -235,7 +235,7 @@ bool ElementCalls::find_space(ElementCall& found) const {
 }
 
 std::optional<ElementCall> ElementCalls::at(int32_t c) {
-  const Call& call = recording_.calls[static_cast<size_t>(c)];
+  const Call& call = recording_.calls[c];
   if (call.random || !call.effects.empty() || call.outputs.size() != 1 ||
       call.outputs[0].size() != 1) {
     return std::nullopt;
@@ -245,7 +245,7 @@ std::optional<ElementCall> ElementCalls::at(int32_t c) {
       !is_real(result.geometry.dtype)) {
     return std::nullopt;
   }
-  const StepValue& value = recording_.values[static_cast<size_t>(result.index)];
+  const StepValue& value = recording_.values[result.index];
   if (value.maker != c) return std::nullopt;
   ElementCall found{.call = c, .result = result};
   if (!find_operator(call, found)) return std::nullopt;

@@ -51,7 +51,8 @@ class Differentiation {
     if (choice_.forward.size() != 1 || choice_.backward.size() != 1) {
       return "it is not one group of the forward and one of the backward";
     }
-    for (const int32_t c : choice_.forward[0].calls) part_of_value_[value_of(c)] = GroupPart::kSaved;
+    for (const int32_t c : choice_.forward[0].calls)
+      part_of_value_[value_of(c)] = GroupPart::kSaved;
     for (const int32_t c : choice_.backward[0].calls) {
       std::string refusal = place(c);
       if (!refusal.empty()) return refusal;
@@ -71,8 +72,8 @@ class Differentiation {
     if (ref.memory != Memory::kValue) return GroupPart::kSaved;
     const auto known = part_of_value_.find(ref.index);
     if (known != part_of_value_.end()) return known->second;
-    const int32_t maker = recording_.values[static_cast<size_t>(ref.index)].maker;
-    const bool in_backward = recording_.calls[static_cast<size_t>(maker)].phase == Phase::kBackward;
+    const int32_t maker = recording_.values[ref.index].maker;
+    const bool in_backward = recording_.calls[maker].phase == Phase::kBackward;
     return in_backward ? GroupPart::kPure : GroupPart::kSaved;
   }
 
@@ -108,14 +109,15 @@ class Differentiation {
   // A number of the caller's program: it belongs to no part.
   bool is_known_number(const TensorRef& ref) const {
     if (ref.memory != Memory::kExternal) return false;
-    const External& external = recording_.externals[static_cast<size_t>(ref.index)];
+    const External& external = recording_.externals[ref.index];
     return external.is_constant && ref.geometry.sizes.empty();
   }
 
   bool only_dy(const ElementCall& call) const {
     for (const Argument& argument : call.arguments) {
       for (const TensorRef& ref : argument.tensors) {
-        if (!is_known_number(ref) && part_of(ref) == GroupPart::kPure && ref != gradient_) return false;
+        if (!is_known_number(ref) && part_of(ref) == GroupPart::kPure && ref != gradient_)
+          return false;
       }
     }
     return true;
@@ -178,7 +180,7 @@ class Differentiation {
   bool is_zero(const Argument& argument) const {
     if (argument.kind != ArgumentKind::kTensor || !is_known_number(argument.tensors[0]))
       return false;
-    const External& external = recording_.externals[static_cast<size_t>(argument.tensors[0].index)];
+    const External& external = recording_.externals[argument.tensors[0].index];
     return external.tensor.defined() && external.tensor.dim() == 0 &&
            external.tensor.item<double>() == 0;
   }
@@ -212,7 +214,7 @@ class Differentiation {
                 ref.index == gradient_.index) {
               continue;
             }
-            if (recording_.values[static_cast<size_t>(ref.index)].maker > after ||
+            if (recording_.values[ref.index].maker > after ||
                 groups_.overwritten_by(ref.index) <= after) {
               return "its backward reads something that is made behind its forward";
             }
@@ -256,15 +258,15 @@ Derivative derivative_of(Rewriter& rewriter, const TileGroups& groups, const Til
   const std::set<int32_t> inside(all.begin(), all.end());
   std::map<int32_t, int32_t> derivative;  // by value that the core yields
   for (const int32_t value : parts.kept()) {
-    derivative[value] =
-        rewriter.add_value(rewriter.recording().values[static_cast<size_t>(value)].bytes);
+    derivative[value] = rewriter.add_value(rewriter.recording().values[value].bytes);
     found.kept.push_back(derivative[value]);
   }
 
   const TileGroup &forward = choice.forward[0], &backward = choice.backward[0];
   TilePiece make{.name = "derive", .after = forward.after, .source = {}};
   make.source.ones = parts.gradient().index;
-  for (const auto* list : {&forward.calls, &parts.calls(GroupPart::kSaved), &parts.calls(GroupPart::kCore)}) {
+  for (const auto* list :
+       {&forward.calls, &parts.calls(GroupPart::kSaved), &parts.calls(GroupPart::kCore)}) {
     for (const int32_t c : *list) make.source.calls.push_back(groups.element_call(c));
   }
   std::ranges::stable_sort(make.source.calls, {}, &ElementCall::call);

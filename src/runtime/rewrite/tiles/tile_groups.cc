@@ -54,7 +54,7 @@ TileGroups::TileGroups(const Rewriter& rewriter)
       group_of_(recording_.calls.size(), -1) {
   if (!recording_.device.is_cpu()) return;
   for (const StepValue& value : recording_.values) {
-    if (value.previous >= 0) overwritten_by_[static_cast<size_t>(value.previous)] = value.maker;
+    if (value.previous >= 0) overwritten_by_[value.previous] = value.maker;
   }
   ElementCalls element_calls(recording_);
   for (size_t c = 0; c < recording_.calls.size(); ++c) {
@@ -62,8 +62,7 @@ TileGroups::TileGroups(const Rewriter& rewriter)
     std::optional<ElementCall> found = element_calls.at(call);
     if (!found || rewriter.reads_written(rewriter.work(call)) ||
         tile_of(found->elements, found->unit) == 0 ||
-        !rewriter.is_worthwhile(
-            recording_.values[static_cast<size_t>(found->result.index)].bytes)) {
+        !rewriter.is_worthwhile(recording_.values[found->result.index].bytes)) {
       continue;
     }
     element_calls_[c] = std::move(found);
@@ -74,21 +73,20 @@ TileGroups::TileGroups(const Rewriter& rewriter)
 std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const {
   std::ranges::sort(calls);
   if (calls.size() > kMostCalls) return std::nullopt;
-  TileGroup group{.phase = recording_.calls[static_cast<size_t>(calls[0])].phase,
+  TileGroup group{.phase = recording_.calls[calls[0]].phase,
                   .elements = element_call(calls[0]).elements};
   int32_t ready = -1;  // the last call outside that makes something for the group
   auto wanted = static_cast<int32_t>(recording_.calls.size());  // the first one that needs it done
   for (const int32_t c : calls) {
     const ElementCall& call = element_call(c);
-    if (recording_.calls[static_cast<size_t>(c)].phase != group.phase ||
-        call.elements != group.elements) {
+    if (recording_.calls[c].phase != group.phase || call.elements != group.elements) {
       return std::nullopt;
     }
     group.unit = std::lcm(group.unit, call.unit);
     bool in_order = true;
     for_each_operand(call, [&](const TensorRef& ref, size_t a) {
       if (ref.memory != Memory::kValue) return;
-      const int32_t maker = recording_.values[static_cast<size_t>(ref.index)].maker;
+      const int32_t maker = recording_.values[ref.index].maker;
       if (contains(calls, maker)) {
         // A value that lies in a tile can be read in its own order only.
         in_order = in_order && call.is_whole(a) && ref.geometry.offset == 0 &&
@@ -106,8 +104,7 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
     if (!contains(calls, gone)) wanted = std::min(wanted, gone);
   }
   group.after = std::min(calls.back(), wanted - 1);
-  if (group.after < std::max(ready, 0) ||
-      recording_.calls[static_cast<size_t>(group.after)].phase != group.phase ||
+  if (group.after < std::max(ready, 0) || recording_.calls[group.after].phase != group.phase ||
       tile_of(group.elements, group.unit) == 0) {
     return std::nullopt;
   }
@@ -121,20 +118,20 @@ void TileGroups::add_to_groups(int32_t c) {
   std::vector<int32_t> neighbours;  // groups
   const auto add = [&](int32_t other) {
     if (other < 0) return;
-    const int32_t group = group_of_[static_cast<size_t>(other)];
+    const int32_t group = group_of_[other];
     if (group >= 0 && std::ranges::find(neighbours, group) == neighbours.end()) {
       neighbours.push_back(group);
     }
   };
   const auto is_next_to = [&](int32_t other) {
     for (int32_t between = other + 1; between < c; ++between) {
-      if (!element_calls_[static_cast<size_t>(between)]) return false;
+      if (!element_calls_[between]) return false;
     }
     return true;
   };
   for_each_operand(element_call(c), [&](const TensorRef& ref, size_t a) {
     if (ref.memory != Memory::kValue || !element_call(c).is_tensor(a)) return;
-    add(recording_.values[static_cast<size_t>(ref.index)].maker);
+    add(recording_.values[ref.index].maker);
     for (const int32_t reader : rewriter_.readers(ref.index)) {
       if (reader < c && is_next_to(reader)) add(reader);
     }
@@ -143,16 +140,16 @@ void TileGroups::add_to_groups(int32_t c) {
   std::vector<int32_t> joined;
   for (const int32_t group : neighbours) {
     std::vector<int32_t> more = calls;
-    std::ranges::copy(groups_[static_cast<size_t>(group)].calls, std::back_inserter(more));
+    std::ranges::copy(groups_[group].calls, std::back_inserter(more));
     if (!together(more)) continue;
     calls = std::move(more);
     joined.push_back(group);
   }
   std::optional<TileGroup> group = together(calls);
   if (!group) return;  // what it writes over is still read elsewhere
-  for (const int32_t other : joined) groups_[static_cast<size_t>(other)] = {};
+  for (const int32_t other : joined) groups_[other] = {};
   for (const int32_t one : group->calls) {
-    group_of_[static_cast<size_t>(one)] = static_cast<int32_t>(groups_.size());
+    group_of_[one] = static_cast<int32_t>(groups_.size());
   }
   groups_.push_back(*std::move(group));
 }
@@ -174,12 +171,10 @@ std::vector<TileChoice> TileGroups::choices() const {
       std::vector<int32_t> in_backward;
       bool escapes = false;
       for (const int32_t reader : rewriter_.readers(value)) {
-        const bool is_forward =
-            recording_.calls[static_cast<size_t>(reader)].phase == Phase::kForward;
+        const bool is_forward = recording_.calls[reader].phase == Phase::kForward;
         if (is_forward) escapes = escapes || !contains(groups_[g].calls, reader);
-        const int32_t other = group_of_[static_cast<size_t>(reader)];
-        if (!is_forward && other >= 0 &&
-            groups_[static_cast<size_t>(other)].elements == groups_[g].elements) {
+        const int32_t other = group_of_[reader];
+        if (!is_forward && other >= 0 && groups_[other].elements == groups_[g].elements) {
           in_backward.push_back(other);
         }
       }

@@ -40,13 +40,9 @@ class TileGroups {
   // planner's time (Rewriter::is_worthwhile).
   std::vector<TileChoice> choices() const;
   // Returns the element-wise call at this position, which must be in a group.
-  const ElementCall& element_call(int32_t call) const {
-    return *element_calls_[static_cast<size_t>(call)];
-  }
+  const ElementCall& element_call(int32_t call) const { return *element_calls_[call]; }
   // Returns the call that writes over the value; the number of calls if there is none.
-  int32_t overwritten_by(int32_t value) const {
-    return overwritten_by_[static_cast<size_t>(value)];
-  }
+  int32_t overwritten_by(int32_t value) const { return overwritten_by_[value]; }
 
  private:
   // Returns the group of these calls; absent if they cannot run together.

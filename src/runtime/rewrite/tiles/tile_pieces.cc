@@ -32,7 +32,7 @@ Work work_of(const TileProgram& program, const std::vector<int32_t>& outputs,
     if (over < 0) {
       work.made.push_back({k, 0, outputs[k]});
     } else {
-      work.overwrites.emplace_back(outputs[k], program.inputs[static_cast<size_t>(over)].ref.index);
+      work.overwrites.emplace_back(outputs[k], program.inputs[over].ref.index);
     }
   }
   return work;
@@ -81,7 +81,7 @@ class PieceMaker {
     const auto& values = rewriter_.recording().values;
     if (ref.memory != Memory::kValue || ref.geometry.offset != 0 ||
         rewriter_.is_result(ref.index) || ref.geometry.dtype != program.outputs[output].dtype ||
-        values[static_cast<size_t>(ref.index)].bytes != values[static_cast<size_t>(made)].bytes) {
+        values[ref.index].bytes != values[made].bytes) {
       return false;
     }
     // The value may be looked at in several ways. Each of them is an input of its own.

@@ -286,7 +286,7 @@ std::vector<TileMemory> outputs_for(const TileProgram& program,
   std::vector<TileMemory> outputs;
   for (const TileProgram::Output& output : program.outputs) {
     if (output.over >= 0) {
-      outputs.push_back(inputs[static_cast<size_t>(output.over)]);
+      outputs.push_back(inputs[output.over]);
     } else {
       outputs.push_back({at::empty({program.elements}, at::TensorOptions(output.dtype))});
     }

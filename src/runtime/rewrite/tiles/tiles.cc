@@ -135,8 +135,7 @@ class Crossing {
     const auto& calls = rewriter_.recording().calls;
     return rewriter_.is_result(value) ||
            std::ranges::any_of(rewriter_.readers(value), [&](int32_t reader) {
-             return calls[static_cast<size_t>(reader)].phase == Phase::kBackward &&
-                    !inside_.contains(reader);
+             return calls[reader].phase == Phase::kBackward && !inside_.contains(reader);
            });
   }
 

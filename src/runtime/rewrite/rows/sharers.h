@@ -10,9 +10,9 @@ namespace reprise::runtime::internal::rewrite {
 
 // All ranks call gather() and sum() in the same order. They return when the other ranks are there,
 // and throw PeerError if one of them has failed. `what` says in a message what is waited for.
-class Ranks {
+class Sharers {
  public:
-  virtual ~Ranks() = default;
+  virtual ~Sharers() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
   // The tensor has one dimension and consists of one part for each rank, by rank, all of one size.

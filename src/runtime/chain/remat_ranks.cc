@@ -10,7 +10,7 @@ namespace reprise::runtime {
 
 using internal::chain::plan_together;
 using internal::chain::Problem;
-using internal::distributed::Peers;
+using internal::distributed::Ranks;
 
 bool Remat::State::has_sharded_parameters() const {
   return any_stage([](const Stage& stage) { return stage.sharded != nullptr; });
@@ -27,9 +27,9 @@ bool Remat::State::any_stage(const std::function<bool(const Stage&)>& matches) c
          });
 }
 
-void Remat::State::find_peers() {
-  if (peers || options.group.empty()) {
-    if (!peers && (has_sharded_parameters() || has_ways())) {
+void Remat::State::find_ranks() {
+  if (ranks || options.group.empty()) {
+    if (!ranks && (has_sharded_parameters() || has_ways())) {
       throw InputError(
           "stages with sharded parameters or with other ways need RematOptions::group");
     }
@@ -43,11 +43,11 @@ void Remat::State::find_peers() {
         "the values of a model that several ranks plan together do not move: leave out the "
         "memory behind the device");
   }
-  peers = std::make_unique<Peers>(options.group);
+  ranks = std::make_unique<Ranks>(options.group);
 }
 
 PlanResult Remat::State::ask(const Problem& problem, const PlanOptions& planning) const {
-  return peers ? plan_together(*peers, problem, planning)
+  return ranks ? plan_together(*ranks, problem, planning)
                : internal::chain::plan(problem, planning);
 }
 

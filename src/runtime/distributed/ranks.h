@@ -7,24 +7,30 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace reprise::runtime::internal::distributed {
 
-// A Peers belongs to one step, captured or in parts. All ranks of the group make the Peers of their steps in the
-// same order. It is not thread-safe.
-class Peers {
+// A Ranks belongs to one step, captured or in parts. All ranks of the group make the Ranks of their
+// steps in the same order. It is not thread-safe.
+class Ranks {
  public:
-  // Finds the group with this name in c10d's registry. Throws InputError if there is none.
-  explicit Peers(const std::string& group);
-  ~Peers();
-  Peers(const Peers&) = delete;
-  Peers& operator=(const Peers&) = delete;
+  // Finds the group with this name in c10d's registry. Throws InputError if there is none. Without a
+  // timeout it takes that of the group.
+  explicit Ranks(const std::string& group,
+                 std::optional<std::chrono::milliseconds> timeout = std::nullopt);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
 
   int rank() const;
   int size() const;
@@ -35,8 +41,16 @@ class Peers {
   //
   // Returns the texts of all ranks, by rank.
   std::vector<std::string> exchange(const std::string& mine, const std::string& what);
-  // Returns the text of rank 0. The others need not give one.
-  std::string from_first(const std::string& mine, const std::string& what);
+  // Runs `work` on rank 0, and returns its text on all ranks. If it throws, all ranks throw: a
+  // BudgetError or an InputError with the same message, or a PeerError for another exception.
+  std::string by_first(const std::string& what, const std::function<std::string()>& work);
+  // A Difference says which ranks have another text than rank 0, and what the first of them has.
+  struct Difference {
+    std::string ranks, first, other;
+  };
+  // Throws InputError on all ranks, with the message of `objection`, unless they have the same text.
+  void require_equal(const std::string& mine, const std::string& what,
+                     const std::function<std::string(const Difference&)>& objection);
   // Makes each number the largest one of all ranks. All ranks have as many numbers.
   void maxima(std::vector<int64_t>& numbers, c10::Device device, const std::string& what);
   // Gives the tensors the bits that they have on rank 0.
@@ -58,7 +72,7 @@ class Peers {
   void wait(size_t number);
 
   // Tells the other ranks that this one has failed, unless that is known already. Nobody can use the
-  // group through this Peers any more. Does nothing if the store cannot be reached.
+  // group through this Ranks any more. Does nothing if the store cannot be reached.
   void tell(const std::string& failure) noexcept;
   // Throws PeerError if this rank has failed before, or has seen that another one has.
   void require_sound() const;
@@ -70,5 +84,19 @@ class Peers {
   struct Group;
   std::unique_ptr<Group> group_;
 };
+
+// Returns the first line of an exception's message, without PyTorch's backtrace.
+std::string first_line(const std::exception& error);
+
+// Calls the function. If it throws and there are ranks, they hear of it.
+template <class Function>
+decltype(auto) telling(Ranks* ranks, Function&& function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    if (ranks != nullptr) ranks->tell(error.what());
+    throw;
+  }
+}
 
 }  // namespace reprise::runtime::internal::distributed

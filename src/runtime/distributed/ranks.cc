@@ -1,4 +1,4 @@
-#include "runtime/distributed/peers.h"
+#include "runtime/distributed/ranks.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
@@ -19,7 +19,9 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/peer_error.h"
+#include "reprise/runtime/process_group.h"
 #include "runtime/distributed/waiter.h"
+#include "runtime/distributed/wire.h"
 
 namespace reprise::runtime::internal::distributed {
 namespace {
@@ -62,31 +64,38 @@ int64_t number_in(const std::string& group) {
   return numbers[group]++;
 }
 
+std::function<void()>& while_waiting() {
+  static auto* const look = new std::function<void()>;  // It may need an interpreter at its end.
+  return *look;
+}
+
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Returns one text that stands for all, with the length before each.
 std::string joined(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += fmt::format("{} {}", text.size(), text);
-  return all;
+  Packed all;
+  for (const std::string& text : texts) all.add(text);
+  return all.take();
 }
 
-std::vector<std::string> parted(const std::string& all) {
+std::vector<std::string> parted(std::string all) {
   std::vector<std::string> texts;
-  for (size_t at = 0; at < all.size();) {
-    size_t digits = 0;
-    const size_t length = std::stoul(all.substr(at, 20), &digits);
-    texts.push_back(all.substr(at + digits + 1, length));
-    at += digits + 1 + length;
-  }
+  for (Unpacked rest(std::move(all)); !rest.done();) texts.push_back(rest.text());
   return texts;
 }
 
-std::string first_line(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+// What rank 0 tells of its work: an answer, or an exception with its class.
+enum Told : int64_t { kAnswer, kNoBudget, kWrongInput, kFailure };
+
+// Throws again what rank 0 has thrown.
+[[noreturn]] void throw_told(Told kind, Unpacked& rest) {
+  const std::string message = rest.text();
+  if (kind == kWrongInput) throw InputError(message);
+  if (kind == kNoBudget) {
+    const int64_t budget = rest.number(), live = rest.number(), requested = rest.number();
+    throw BudgetError(message, budget, live, requested);
+  }
+  throw PeerError("rank 0 has failed: " + message);
 }
 
 // Returns a tensor on the same bytes that does not own them.
@@ -96,7 +105,13 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-struct Peers::Group {
+std::string first_line(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+struct Ranks::Group {
   std::string name, prefix;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Store> store;
@@ -143,8 +158,9 @@ struct Peers::Group {
     }
   }
 
-  // Throws PeerError if another rank has failed.
+  // Throws PeerError if another rank has failed, and what the program's own look throws.
   void look() {
+    if (const auto& own = while_waiting()) own();
     if (!has(key("failed"))) return;
     fail(
         fmt::format("the step of this rank {} cannot go on, because {}", rank, get(key("failed"))));
@@ -252,7 +268,8 @@ struct Peers::Group {
   }
 };
 
-Peers::Peers(const std::string& group) : group_(std::make_unique<Group>()) {
+Ranks::Ranks(const std::string& group, std::optional<Milliseconds> timeout)
+    : group_(std::make_unique<Group>()) {
   group_->name = group;
   try {
     group_->group = c10d::resolve_process_group(group);
@@ -271,16 +288,17 @@ Peers::Peers(const std::string& group) : group_(std::make_unique<Group>()) {
   }
   group_->rank = group_->group->getRank();
   group_->size = group_->group->getSize();
-  group_->timeout = group_->group->getDefaultBackend()->getBackendOptions()->timeout;
+  group_->timeout = timeout.value_or(
+      group_->group->getDefaultBackend()->getBackendOptions()->timeout);
   group_->prefix = fmt::format("reprise/{}/{}/", group, number_in(group));
 }
 
-Peers::~Peers() { abandon(nullptr); }
+Ranks::~Ranks() { abandon(nullptr); }
 
-int Peers::rank() const { return group_->rank; }
-int Peers::size() const { return group_->size; }
+int Ranks::rank() const { return group_->rank; }
+int Ranks::size() const { return group_->size; }
 
-std::vector<std::string> Peers::exchange(const std::string& mine, const std::string& what) {
+std::vector<std::string> Ranks::exchange(const std::string& mine, const std::string& what) {
   require_sound();
   Group& group = *group_;
   const std::string place = group.key(fmt::format("{}/", group.exchanges++));
@@ -304,16 +322,54 @@ std::vector<std::string> Peers::exchange(const std::string& mine, const std::str
   return texts;
 }
 
-std::string Peers::from_first(const std::string& mine, const std::string& what) {
+std::string Ranks::by_first(const std::string& what, const std::function<std::string()>& work) {
   require_sound();
   Group& group = *group_;
   const std::string key = group.key(fmt::format("{}/first", group.exchanges++));
-  if (group.rank != 0) return group.text_from(0, key, what);
-  group.set(key, mine);
-  return mine;
+  if (group.rank != 0) {
+    Unpacked told(group.text_from(0, key, what));
+    const auto kind = static_cast<Told>(told.number());
+    if (kind != kAnswer) throw_told(kind, told);
+    return told.text();
+  }
+  const auto tell_all = [&](Told kind, const std::string& text, std::vector<int64_t> numbers) {
+    Packed all;
+    all.add(kind).add(text);
+    for (const int64_t number : numbers) all.add(number);
+    group.set(key, all.take());
+  };
+  try {
+    std::string answer = work();
+    tell_all(kAnswer, answer, {});
+    return answer;
+  } catch (const BudgetError& error) {
+    tell_all(kNoBudget, error.what(), {error.budget(), error.live(), error.requested()});
+    throw;
+  } catch (const InputError& error) {
+    tell_all(kWrongInput, error.what(), {});
+    throw;
+  } catch (const PeerError&) {
+    throw;
+  } catch (const std::exception& error) {
+    tell_all(kFailure, error.what(), {});
+    throw;
+  }
 }
 
-void Peers::maxima(std::vector<int64_t>& numbers, c10::Device device, const std::string& what) {
+void Ranks::require_equal(const std::string& mine, const std::string& what,
+                          const std::function<std::string(const Difference&)>& objection) {
+  const std::vector<std::string> all = exchange(mine, what);
+  std::vector<size_t> others;
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) others.push_back(rank);
+  }
+  if (others.empty()) return;
+  throw InputError(objection({.ranks = fmt::format("{}", fmt::join(others, " and rank ")),
+                              .first = all[0],
+                              .other = all[others[0]]}));
+}
+
+void Ranks::maxima(std::vector<int64_t>& numbers, c10::Device device, const std::string& what) {
   const at::NoGradGuard no_grad;
   const at::TensorOptions options(at::kLong);
   const at::Tensor host =
@@ -325,7 +381,7 @@ void Peers::maxima(std::vector<int64_t>& numbers, c10::Device device, const std:
   host.copy_(tensor);
 }
 
-void Peers::copy_from_first(const std::vector<at::Tensor>& tensors) {
+void Ranks::copy_from_first(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor plain = tensor.detach();
@@ -336,20 +392,20 @@ void Peers::copy_from_first(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-void Peers::start_sum(size_t number, const at::Tensor& tensor, const std::string& what) {
+void Ranks::start_sum(size_t number, const at::Tensor& tensor, const std::string& what) {
   require_sound();
   std::vector<at::Tensor> list{alias_of(tensor)};
   std::vector<UnderWay>& started = group_->started[number];
   started.push_back(group_->under_way(group_->group->allreduce(list), tensor, what));
 }
 
-void Peers::start_gather(size_t number, const at::Tensor& tensor,
+void Ranks::start_gather(size_t number, const at::Tensor& tensor,
                          const std::vector<std::pair<int64_t, int64_t>>& parts,
                          const std::string& what) {
   require_sound();
   std::vector<UnderWay>& started = group_->started[number];
   for (int rank = 0; rank < group_->size; ++rank) {
-    const auto [first, elements] = parts[static_cast<size_t>(rank)];
+    const auto [first, elements] = parts[rank];
     if (elements == 0 || group_->size == 1) continue;
     const at::Tensor part = tensor.narrow(0, first, elements);
     std::vector<at::Tensor> list{alias_of(part)};
@@ -358,20 +414,20 @@ void Peers::start_gather(size_t number, const at::Tensor& tensor,
   }
 }
 
-void Peers::start_send(size_t number, const at::Tensor& tensor, int rank, const std::string& what) {
+void Ranks::start_send(size_t number, const at::Tensor& tensor, int rank, const std::string& what) {
   group_->start_message(number, tensor, what, [&](std::vector<at::Tensor>& list) {
     return group_->group->send(list, rank, /*tag=*/0);
   });
 }
 
-void Peers::start_receive(size_t number, const at::Tensor& tensor, int rank,
+void Ranks::start_receive(size_t number, const at::Tensor& tensor, int rank,
                           const std::string& what) {
   group_->start_message(number, tensor, what, [&](std::vector<at::Tensor>& list) {
     return group_->group->recv(list, rank, /*tag=*/0);
   });
 }
 
-void Peers::wait(size_t number) {
+void Ranks::wait(size_t number) {
   const auto started = group_->started.find(number);
   if (started == group_->started.end()) {
     throw InternalError("a plan waits for a sum, a copy or a message that was not started");
@@ -382,7 +438,7 @@ void Peers::wait(size_t number) {
   group_->started.erase(started);
 }
 
-void Peers::tell(const std::string& failure) noexcept {
+void Ranks::tell(const std::string& failure) noexcept {
   try {
     Group& group = *group_;
     if (!group.broken.empty()) return;
@@ -398,11 +454,11 @@ void Peers::tell(const std::string& failure) noexcept {
   }
 }
 
-void Peers::require_sound() const {
+void Ranks::require_sound() const {
   if (!group_->broken.empty()) throw PeerError(group_->broken);
 }
 
-void Peers::abandon(std::shared_ptr<void> arena) noexcept {
+void Ranks::abandon(std::shared_ptr<void> arena) noexcept {
   try {
     for (auto& [number, transfers] : group_->started) {
       for (UnderWay& transfer : transfers) {
@@ -417,3 +473,15 @@ void Peers::abandon(std::shared_ptr<void> arena) noexcept {
 }
 
 }  // namespace reprise::runtime::internal::distributed
+
+namespace reprise::runtime {
+
+void look_while_waiting(std::function<void()> look) {
+  internal::distributed::while_waiting() = std::move(look);
+}
+
+void tell_failure(const std::string& group, const std::string& reason) {
+  internal::distributed::Ranks(group).tell(reason);
+}
+
+}  // namespace reprise::runtime
