@@ -90,7 +90,8 @@ std::array<std::string, kPurposes> trails(const StepChart& chart, const Walk& wa
     const double from = chart.x_units(moment.start);
     if (!single) {
       const auto column = static_cast<size_t>(from / StepChart::kWide * (kMostColumns - 1));
-      char& cell = drawn[static_cast<size_t>(moment.purpose)][column * kRows + static_cast<size_t>(level * (kRows - 1))];
+      char& cell = drawn[static_cast<size_t>(moment.purpose)]
+                        [column * kRows + static_cast<size_t>(level * (kRows - 1))];
       if (cell) continue;
       cell = 1;
     }

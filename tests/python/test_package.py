@@ -111,6 +111,18 @@ def test_stubs_name_the_arguments(name: str) -> None:
         assert arguments_of_docstring(value.__doc__ or "") == names, function
 
 
+def test_options_that_are_not_in_the_table_are_refused() -> None:
+    pytest.importorskip("torch", reason="the runtime needs PyTorch")
+    from reprise._torch import _runtime
+
+    with pytest.raises(TypeError, match="there is no argument plan_afer="):
+        _runtime.Online(plan_afer=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="plans= cannot be 'two'"):
+        _runtime.Online(plans="two")  # type: ignore[call-arg, arg-type]
+    with pytest.raises(reprise.InputError, match="8 GoB"):
+        _runtime.Online(budget="8 GoB")  # type: ignore[call-arg]
+
+
 def test_the_version_is_one() -> None:
     found = re.search(r"project\(reprise VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())
     assert found is not None

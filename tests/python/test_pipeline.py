@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import datetime
 import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -246,9 +248,36 @@ def a_rank_dies(rank: int) -> None:
     fails(PeerError, "failed on rank 0", lambda: run(step, rank))
 
 
+def a_wait_is_interrupted(rank: int) -> None:
+    """Ctrl-C ends the wait for a rank that does not come, long before the timeout."""
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=600))
+    parts = parts_of(network(), rank, 2, 1)
+    if rank == 0:
+        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            made(0, parts, process_group=group)
+    else:
+        with pytest.raises(PeerError, match="rank 0 has failed: KeyboardInterrupt"):
+            time.sleep(1)  # It comes too late, and hears at once why nobody is there.
+            made(1, parts, process_group=group)
+
+
+def an_early_mistake_is_told(rank: int) -> None:
+    """What is wrong before a rank has a pipeline is an error on all ranks, too."""
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=600))
+    parts = parts_of(network(), rank, 2, 1)
+    fails(
+        PeerError if rank else reprise.InputError,
+        "GoB" if rank == 0 else "rank 0 has failed: .*GoB",
+        lambda: made(rank, parts, process_group=group, budget=None if rank else "8 GoB"),
+    )
+
+
 def what_goes_wrong(rank: int) -> None:
     a_step_fails(rank)
     refusals(rank)
+    an_early_mistake_is_told(rank)
+    a_wait_is_interrupted(rank)
     a_rank_stays_away(rank)
     a_rank_dies(rank)
 

@@ -182,7 +182,7 @@ TEST_F(CaptureCache, DamagedAndForeignEntriesAreIgnoredWithAWarningAndReplaced) 
   for (const std::string& text :
        {std::string(), std::string("nonsense"), good.substr(0, good.size() / 2), good.substr(body),
         good.substr(0, body), other_time, std::string(100, '\0'),
-        "reprise-costs 2" + good.substr(good.find(' ', 15))}) {
+        "reprise-costs 3" + good.substr(good.find(' ', 15))}) {
     SCOPED_TRACE(text.substr(0, 200));
     write_file(path, text);
     expect_warning("is not used, and will be replaced");

@@ -50,9 +50,7 @@ class SplitPart(nn.Module):
         self.stages = nn.ModuleList(stage for _, stage in stages if isinstance(stage, nn.Module))
         given, tree = flatten((as_arguments(sample), {}), "the sample")
         self._trees: list[Tree | None] = [tree] + [None] * len(stages)
-        self._native = _runtime.PipelinePart(
-            stage_arguments(stages, self._trees), given, name=name
-        )
+        self._native = _runtime.PipelinePart(stage_arguments(stages, self._trees), given, name=name)
         self.not_split: list[tuple[str, str]] = self._native.not_split()
         self._outputs = self._native.outputs()
         self._wants_gradient = [output.requires_grad for output in self._outputs]

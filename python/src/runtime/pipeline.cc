@@ -2,6 +2,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/pipeline.h"
+#include "reprise/runtime/process_group.h"
 #include "runtime/chain/pipeline_part.h"
 #include "stage_arguments.h"
 
@@ -104,10 +106,16 @@ class StepForPython {
  public:
   StepForPython(const std::vector<std::vector<StageArgument>>& arguments,
                 const py::kwargs& keywords) {
-    Fields options = pipeline_options().read(keywords);
-    options.forget_error = forget_error;
+    Fields options;
     std::vector<std::vector<rt::Stage>> parts;
-    for (const auto& part : arguments) parts.push_back(stages_of(part, mirrors_));
+    try {
+      options = pipeline_options().read(keywords);
+      for (const auto& part : arguments) parts.push_back(stages_of(part, mirrors_));
+    } catch (const std::exception& error) {  // The other ranks wait for this one.
+      rt::tell_failure(keywords["group"].cast<Text>(), error.what());
+      throw;
+    }
+    options.forget_error = forget_error;
     const py::gil_scoped_release no_gil;
     step_ = std::make_unique<rt::PipelinedStep>(rt::pipeline(std::move(parts), std::move(options)));
   }

@@ -68,7 +68,9 @@ ArenaCount& count_of(c10::Device device) {
 
 }  // namespace
 
-void register_heap(c10::DeviceType type, DeviceHeap& heap) { registered[static_cast<size_t>(type)].store(&heap); }
+void register_heap(c10::DeviceType type, DeviceHeap& heap) {
+  registered[static_cast<size_t>(type)].store(&heap);
+}
 
 DeviceHeap* heap_of(c10::Device device) {
   if (DeviceHeap* const heap = registered[static_cast<size_t>(device.type())].load()) return heap;

@@ -125,6 +125,15 @@ struct Ranks::Group {
 
   std::string key(const std::string& rest) const { return prefix + rest; }
 
+  void require_sound() const {
+    if (broken.empty()) return;
+    throw PeerError(
+        "this step has failed before, and the other ranks of the process group have stopped with "
+        "it. Make a new process group, load model and optimizer on all ranks, and make the step "
+        "anew. The failure: " +
+        broken);
+  }
+
   [[noreturn]] void fail(const std::string& reason) {
     if (broken.empty()) broken = reason;
     throw PeerError(reason);
@@ -243,7 +252,7 @@ struct Ranks::Group {
   template <class Begin>
   void start_message(size_t number, const at::Tensor& tensor, const std::string& what,
                      Begin&& begin) {
-    if (!broken.empty()) throw PeerError(broken);
+    require_sound();
     std::vector<at::Tensor> list{alias_of(tensor)};
     try {
       started[number].push_back({begin(list), tensor.storage(), nullptr, what});
@@ -255,7 +264,7 @@ struct Ranks::Group {
   // Runs a collective operation on a tensor and waits for it.
   template <class Begin>
   void whole(const at::Tensor& tensor, const std::string& what, Begin&& begin) {
-    if (!broken.empty()) throw PeerError(broken);
+    require_sound();
     std::vector<at::Tensor> list{alias_of(tensor)};
     const UnderWay transfer = under_way(begin(list), tensor, what);
     try {
@@ -444,18 +453,14 @@ void Ranks::tell(const std::string& failure) noexcept {
     if (!group.broken.empty()) return;
     const std::string text =
         fmt::format("rank {} has failed: {}", group.rank, failure.substr(0, kLongestFailure));
-    group.broken = fmt::format(
-        "this step has failed before, and the other ranks of the process group have stopped with "
-        "it. Make a new process group, load model and optimizer on all ranks, and capture the step "
-        "again. The failure: {}",
-        text);
+    group.broken = text;
     group.store->compareSet(group.key("failed"), {}, bytes_of(text));
   } catch (...) {  // The others see this rank's connection end, or wait until the timeout.
   }
 }
 
 void Ranks::require_sound() const {
-  if (!group_->broken.empty()) throw PeerError(group_->broken);
+  group_->require_sound();
 }
 
 void Ranks::abandon(std::shared_ptr<void> arena) noexcept {

@@ -155,7 +155,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   }
   state_->require_far(wanted);
   internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
-  const internal::graph::Placement where = placement_of(
+  const internal::graph::Placement where = internal::graph::placement_of(
       wanted, kept_by(given, state_->things_of(internal::graph::placement_of(wanted, {}))));
   const Bytes more = opened.device_bytes - state_->far.device_bytes +
                      state_->bytes_of(state_->placement) - state_->bytes_of(where);

@@ -22,33 +22,32 @@ constexpr int64_t kForFastest = 20;  // the part of the time limit for the plan 
 }  // namespace
 
 PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
-  const AutoMemory place =
+  const AutoMemory memory_choice =
       ranks ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
             : memory_for_auto(wanted.offload, recording().device);
   require_far(wanted);  // What lies there between the steps needs a memory by name.
   StepPlanOptions alone = wanted;
   alone.offload = {};
-  if (place.options.to.empty()) {
+  if (memory_choice.options.to.empty()) {
     PlanResult result = plan_with(std::move(alone));
-    if (result.plan) report.offload_choice = "nothing moves: " + place.why;
+    if (result.plan) report.offload_choice = "nothing moves: " + memory_choice.why;
     return result;
   }
   // Parameters and the state of an optimizer are on the device in both plans.
-  PlacedStep step =
-      place({}, graph().fixed + now().drift - far.device_bytes + bytes_of(placement));
-  Graph& beside = step.graph;
+  PlacedStep next = place({}, graph().fixed + now().drift - far.device_bytes + bytes_of(placement));
+  Graph& beside = next.graph;
   if (wanted.device_graph) beside.fixed += prepare_graph();
   fix_share(alone, beside);
   wanted.share_of = alone.share_of;
-  wanted.offload = place.options;
+  wanted.offload = memory_choice.options;
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
                         const std::string& why) {
-    move_far(step, there);
+    move_far(next, there);
     plan_options = taken;
     plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);
     beside.fixed += there.device_bytes;
-    adopt(std::move(found), std::move(step));
+    adopt(std::move(found), std::move(next));
     far = std::move(there);
     report.offload_choice = why;
     now().placements = 0;
@@ -74,8 +73,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   OpenedMemory opened = far_memory(wanted);
   Graph with_memory = beside;
   with_memory.fixed += opened.device_bytes;
-  StepPlan with =
-      noted(wanted, with_memory, "plan() was called (with " + wanted.offload.to + ")");
+  StepPlan with = noted(wanted, with_memory, "plan() was called (with " + wanted.offload.to + ")");
   if (!without.result.plan && !with.result.plan) {
     const auto& one = without.result.smallest_budget;
     const auto& other = with.result.smallest_budget;

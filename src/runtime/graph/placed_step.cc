@@ -27,8 +27,7 @@ FarThings far_things(const StepProgram& program, const CaptureOptions& options,
     const FarThings states = far_states(updates, program.far_bytes);
     things.insert(things.end(), states.begin(), states.end());
   }
-  std::erase_if(things,
-                [&](const FarThing& thing) { return placement.kept.contains(thing.name); });
+  std::erase_if(things, [&](const FarThing& thing) { return placement.kept.contains(thing.name); });
   return things;
 }
 
@@ -50,8 +49,7 @@ PlacedStep placed(const StepProgram& program, const CaptureOptions& options, Pla
   for (size_t t = 0; t < made.things.size(); ++t) {
     const FarThing& thing = made.things[t];
     const auto before = static_cast<ValueIndex>(graph.values.size());
-    graph.values.push_back(
-        {thing.name, Bytes(thing.bytes), ValueKind::kInput, placement.memory});
+    graph.values.push_back({thing.name, Bytes(thing.bytes), ValueKind::kInput, placement.memory});
     if (thing.external >= 0) of_external[thing.external] = before;
     if (thing.update) {
       graph.values.push_back(

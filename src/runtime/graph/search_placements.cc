@@ -52,9 +52,9 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
   const auto with = [&](const KeptThings& keep, Bytes bytes, int64_t eighths) {
     StepPlanOptions part = wanted;
     part.time_limit = Nanos(wanted.time_limit.count() / kEighths * eighths);
-    PlacedStep step = place(placement_of(wanted, keep), fixed + bytes);
-    StepPlan found = search(part, step.graph, slack);
-    return Placed{std::move(found), std::move(step)};
+    PlacedStep next = place(placement_of(wanted, keep), fixed + bytes);
+    StepPlan found = search(part, next.graph, slack);
+    return Placed{std::move(found), std::move(next)};
   };
   // A quarter of the time is for nothing that stays, a half for the other choices, and a quarter for the
   // best one.
@@ -68,8 +68,7 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
   }
   if (best.found.result.termination == Termination::kOptimal) return best;
   const FarThings things = in_order(best.step.things, *best.found.result.plan);
-  const Bytes most =
-      std::min(bytes_of(best.step.placement), best.found.result.budget - fixed);
+  const Bytes most = std::min(bytes_of(best.step.placement), best.found.result.budget - fixed);
   Bytes best_bytes, last;
   for (const int64_t percent : kPercent) {
     KeptThings keep;

@@ -208,8 +208,7 @@ void StepState::fix_share(StepPlanOptions& wanted, const Graph& problem) const {
   wanted.share_of = {.peak = baseline(problem).peak, .inputs = Bytes(sample_bytes)};
 }
 
-StepPlan StepState::search(const StepPlanOptions& wanted, const Graph& problem,
-                           Bytes slack) const {
+StepPlan StepState::search(const StepPlanOptions& wanted, const Graph& problem, Bytes slack) const {
   return search_step(problem, in_bytes(wanted), slack, arena_device(wanted));
 }
 
@@ -357,15 +356,16 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 // Puts a new plan in force. If there is none, all stays as it is.
 PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
                              const transfer::OpenedMemory& there, Bytes fixed, Bytes slack,
-                             bool together, const std::optional<KeptThings>& keep) {  PlacedStep step = place(placement_of(wanted, keep.value_or(KeptThings())), fixed);
-  fix_share(wanted, step.graph);
+                             bool together, const std::optional<KeptThings>& keep) {
+  PlacedStep next = place(placement_of(wanted, keep.value_or(KeptThings())), fixed);
+  fix_share(wanted, next.graph);
   Placed made = overheads.note(
       "plan", why,
       [&] {
         if (!keep) return search_placements(wanted, fixed, slack);
-        StepPlan found = ranks && together ? search_together(wanted, step.graph, slack)
-                                           : search(wanted, step.graph, slack);
-        return Placed{std::move(found), std::move(step)};
+        StepPlan found = ranks && together ? search_together(wanted, next.graph, slack)
+                                           : search(wanted, next.graph, slack);
+        return Placed{std::move(found), std::move(next)};
       },
       [](const Placed& one) { return device::found_text(one.found.result); });
   if (!made.found.result.plan) return made.found.result;
@@ -480,13 +480,13 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   find_room();
   if (memory.footprint() <= room()) return;
   // The plan fits, but the arena no longer does.
-  PlacedStep step = place(placement, fixed);
+  PlacedStep next = place(placement, fixed);
   StepPlan found = overheads.note(
       "plan", "the arena no longer fits beside the memory outside of the step",
-      [&] { return search(plan_options, step.graph, slack); },
+      [&] { return search(plan_options, next.graph, slack); },
       [](const StepPlan& made) { return device::found_text(made.result); });
   if (found.result.plan) {
-    adopt(std::move(found), std::move(step));
+    adopt(std::move(found), std::move(next));
   } else {
     renew_memory(false);
   }

@@ -61,7 +61,9 @@ class Differentiation {
     return find_kept();
   }
 
-  const std::vector<int32_t>& calls(GroupPart part) const { return calls_[static_cast<size_t>(part)]; }
+  const std::vector<int32_t>& calls(GroupPart part) const {
+    return calls_[static_cast<size_t>(part)];
+  }
   const std::vector<int32_t>& kept() const { return kept_; }
   const TensorRef& gradient() const { return gradient_; }
 
