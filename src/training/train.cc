@@ -208,8 +208,8 @@ class Training {
     const bool planned = kind == Kind::kPlanned;
     const Before saved = before();
     // The first step sends away what lies elsewhere, and a step in training finds it there.
-    const bool is_far = options_.offload_optimizer || options_.offload_parameters;
-    if (planned && is_far && !keep) run_step(kind);
+    const bool has_homes = options_.offload_optimizer || options_.offload_parameters;
+    if (planned && has_homes && !keep) run_step(kind);
     std::optional<Outcome> result;
     {
       reset_peak(c10::kCPU);

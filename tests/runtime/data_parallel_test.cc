@@ -21,7 +21,7 @@ namespace reprise::runtime {
 namespace {
 
 using internal::distributed::bucket_layout;
-using internal::distributed::Piece;
+using internal::distributed::BucketPiece;
 using internal::distributed::Ranks;
 using internal::distributed::shard_layout;
 
@@ -240,7 +240,7 @@ TEST_F(DataParallelTest, AGroupThatIsNotThereIsRefused) {
 TEST(BucketLayout, CompletesABucketAtItsLimitForEachType) {
   using Layout = std::vector<std::vector<size_t>>;
   const auto of = [](int64_t bytes, at::ScalarType dtype = at::kFloat) {
-    return Piece{.bytes = bytes, .dtype = dtype};
+    return BucketPiece{.bytes = bytes, .dtype = dtype};
   };
   EXPECT_EQ(bucket_layout({}, {10}), Layout());
   EXPECT_EQ(bucket_layout({of(4), of(4), of(4)}, {8}), (Layout{{0, 1}, {2}}));

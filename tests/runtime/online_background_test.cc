@@ -16,10 +16,10 @@ namespace reprise::runtime::testing {
 namespace {
 
 using internal::online::BackgroundSearch;
+using internal::online::OnlinePlan;
+using internal::online::OnlinePlanOptions;
 using internal::online::plan_step;
 using internal::online::PlanFunction;
-using internal::online::StepPlan;
-using internal::online::StepPlanOptions;
 using internal::online::Trace;
 
 constexpr Nanos kAnHour{3'600'000'000'000};
@@ -28,12 +28,12 @@ constexpr Nanos kAnHour{3'600'000'000'000};
 class Gate {
  public:
   PlanFunction function() {
-    return [this](const Trace& trace, const StepPlanOptions& options, std::string& why_not) {
+    return [this](const Trace& trace, const OnlinePlanOptions& options, std::string& why_not) {
       const int now = ++searching_;
       most_ = std::max(most_.load(), now);
       ++searches_;
       opened_.wait();
-      std::optional<StepPlan> plan = plan_step(trace, options, why_not);
+      std::optional<OnlinePlan> plan = plan_step(trace, options, why_not);
       --searching_;
       return plan;
     };
@@ -206,7 +206,7 @@ TEST_F(BackgroundTest, APlanThatNeedsTooMuchIsReplacedWhenTheSmallerOneArrives) 
   std::promise<void> second;
   Online online =
       online_with([&, opened = second.get_future().share()](
-                      const Trace& trace, const StepPlanOptions& asked, std::string& why_not) {
+                      const Trace& trace, const OnlinePlanOptions& asked, std::string& why_not) {
         if (++searches == 2) opened.wait();
         return plan_step(trace, asked, why_not);
       });
@@ -240,7 +240,7 @@ TEST_F(BackgroundTest, WhatASearchThrowsIsAReasonInTheReport) {
   };
   for (const auto& [fail, reason] : rows) {
     Online online = online_with(
-        [&](const Trace&, const StepPlanOptions&, std::string&) -> std::optional<StepPlan> {
+        [&](const Trace&, const OnlinePlanOptions&, std::string&) -> std::optional<OnlinePlan> {
           fail();
           return std::nullopt;
         });
@@ -252,7 +252,7 @@ TEST_F(BackgroundTest, WhatASearchThrowsIsAReasonInTheReport) {
 
 // Returns a search that ends only when it is told to.
 PlanFunction endless(std::promise<void>& begun, std::atomic<int>& ended) {
-  return [&](const Trace&, const StepPlanOptions& options, std::string& why_not) {
+  return [&](const Trace&, const OnlinePlanOptions& options, std::string& why_not) {
     begun.set_value();
     std::mutex mutex;
     std::condition_variable_any told;
@@ -260,7 +260,7 @@ PlanFunction endless(std::promise<void>& begun, std::atomic<int>& ended) {
     told.wait(lock, options.stop, [] { return false; });
     ++ended;
     why_not = "told to end";
-    return std::optional<StepPlan>();
+    return std::optional<OnlinePlan>();
   };
 }
 
@@ -344,11 +344,11 @@ TEST(OnlineBackgroundSearch, ItsAnswerIsTakenOnce) {
   for (int n = 0; n < 20; ++n) {
     std::promise<void> opened;
     const auto plan = [n, gate = opened.get_future().share()](const Trace& trace,
-                                                              const StepPlanOptions& options,
+                                                              const OnlinePlanOptions& options,
                                                               std::string& why_not) {
       gate.wait();
       why_not = fmt::format("{} {}", trace.live_before, options.smallest);
-      return n % 2 == 0 ? std::optional(StepPlan{}) : std::nullopt;
+      return n % 2 == 0 ? std::optional(OnlinePlan{}) : std::nullopt;
     };
     Trace trace;
     trace.live_before = n;

@@ -1,4 +1,6 @@
 // Steps that repeat are planned: the same bits in the same budget, whatever the next step does.
+#include "runtime/online/online_plan.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,14 +9,13 @@
 #include "faulty_allocator.h"
 #include "online_training.h"
 #include "reprise/runtime/online.h"
-#include "runtime/online/step_plan.h"
 
 namespace reprise::runtime::testing {
 namespace {
 
+using internal::online::OnlinePlan;
 using internal::online::plan_step;
 using internal::online::PlannedAction;
-using internal::online::StepPlan;
 using internal::online::Trace;
 
 OnlineOptions planned_from_the_start(Bytes budget) {
@@ -321,7 +322,7 @@ Trace a_chain() {
 
 // The fifth call needs its three operands and its result, so value 1 has to be gone by then. It is
 // made again for the last call.
-TEST(OnlineStepPlan, WhatIsCheapIsReleasedAndMadeAgain) {
+TEST(OnlinePlanTest, WhatIsCheapIsReleasedAndMadeAgain) {
   const Trace trace = a_chain();
   const auto plan_within = [&](int64_t values, std::string& why_not) {
     return plan_step(trace,
@@ -332,10 +333,10 @@ TEST(OnlineStepPlan, WhatIsCheapIsReleasedAndMadeAgain) {
                      why_not);
   };
   std::string why_not;
-  const std::optional<StepPlan> all = plan_within(5, why_not);
+  const std::optional<OnlinePlan> all = plan_within(5, why_not);
   ASSERT_TRUE(all) << why_not;
   EXPECT_EQ(all->planned_cost, 0);
-  const std::optional<StepPlan> plan = plan_within(4, why_not);
+  const std::optional<OnlinePlan> plan = plan_within(4, why_not);
   ASSERT_TRUE(plan) << why_not;
   EXPECT_EQ(plan->planned_cost, 10);
   const auto before_last = plan->before_call(5);

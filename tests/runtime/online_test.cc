@@ -87,8 +87,8 @@ TEST_P(OnlineModels, BitsOfPlainTrainingAndNeverAboveTheBudget) {
   EXPECT_EQ(train_online(row.make, plain, {.budget = bytes(2), .plan_after = 0}, &unused), kSteps);
   EXPECT_EQ(unused, 0);
   // The heuristics below train at 0.8 of it, too.
-  for (const double share : reprise::testing::full_tests() ? std::vector{0.8, 0.6, 0.5, 0.4}
-                                                           : std::vector{0.5, 0.4}) {
+  for (const double share :
+       reprise::testing::full_tests() ? std::vector{0.8, 0.6, 0.5, 0.4} : std::vector{0.5, 0.4}) {
     if (share < row.smallest_share) continue;
     int64_t evictions = 0;
     const OnlineOptions options{.budget = bytes(share), .plan_after = 0};

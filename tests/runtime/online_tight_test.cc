@@ -8,8 +8,8 @@
 namespace reprise::runtime::testing {
 namespace {
 
-using internal::online::StepPlan;
-using internal::online::StepPlanOptions;
+using internal::online::OnlinePlan;
+using internal::online::OnlinePlanOptions;
 using internal::online::Trace;
 
 OnlineOptions options_for(int64_t budget, int plan_after) {
@@ -109,17 +109,18 @@ constexpr int64_t kTightBytes = 4 * kManyTight;
 TEST_F(OnlineTest, AStepGivesItsPlanUpBeforeItRunsOutOfMemory) {
   int64_t plans = 0;
   std::vector<Bytes> reserves;
-  const auto holds_all = [&](const Trace& trace, const StepPlanOptions& options, std::string&) {
+  const auto holds_all = [&](const Trace& trace, const OnlinePlanOptions& options, std::string&) {
     ++plans;
     reserves.push_back(options.reserve);
-    StepPlan plan;
+    OnlinePlan plan;
     plan.trace = trace;
     plan.before.assign(trace.calls.size() + 2, 0);
     plan.outlives.assign(trace.values.size(), true);
     return std::optional(std::move(plan));
   };
   const at::Tensor ones = at::ones({kManyTight});
-  Online online(std::make_unique<Online::State>(options_for(live() + 4 * kTightBytes, 1), holds_all));
+  Online online(
+      std::make_unique<Online::State>(options_for(live() + 4 * kTightBytes, 1), holds_all));
   at::Generator mine = at::detail::createCPUGenerator(7);
   std::vector<OnlineReport> reports;
   std::vector<float> numbers;

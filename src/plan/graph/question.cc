@@ -62,12 +62,13 @@ void consider_if_better(const ScheduleModel& model, const std::vector<Schedule>&
 }
 
 // Walks the rows of kStarts.
-void consider_starts(StartQuestion question, GraphSearch& search, const SearchControl& control) {
+void consider_starts(StartQuestion question, GraphSearch& search, SearchControl control) {
   std::vector<Schedule> waiting, last;
   for (const Start& start : kStarts) {
     if (start.taking == Taking::kAnyBudget) {
       consider_if_better(question.model, std::exchange(last, {}), question.budget, search, control);
     }
+    control.report(-1);  // An observer may end the search.
     const bool is_first = &start == std::begin(kStarts);
     if (!is_first && search.is_near(question.bound.time.count())) return;
     question.has_plan = search.best().has_value();
@@ -106,7 +107,9 @@ GraphFinding find_schedule(const ScheduleModel& model, Bytes budget, Bytes goal,
   }
   SearchControl first = control.part(params.share_for_bound);
   GraphFinding found;
+  control.report(-1);
   found.bound = bound_graph(model.graph(), budget, first, params.bound);
+  control.report(-1);
   if (!search.best() || search.best()->time > found.bound.time.count()) {
     const GraphFacts facts(model.graph());
     found.bound.time =

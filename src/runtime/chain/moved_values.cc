@@ -12,8 +12,8 @@ namespace reprise::runtime::internal::chain {
 
 using device::WeakStorage;
 using transfer::drop_memory;
-using transfer::FarMemories;
 using transfer::give_memory;
+using transfer::OffloadMemories;
 
 namespace {
 
@@ -24,7 +24,7 @@ const std::string kAway =
 
 }  // namespace
 
-MovedValues::MovedValues(std::vector<bool> moves, FarMemories memories)
+MovedValues::MovedValues(std::vector<bool> moves, OffloadMemories memories)
     : moves_(std::move(moves)), copies_(std::move(memories)) {}
 
 MovedValues::~MovedValues() { end(); }

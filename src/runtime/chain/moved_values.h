@@ -22,7 +22,7 @@ namespace reprise::runtime::internal::chain {
 class MovedValues {
  public:
   // `moves` says by value whether the plan moves it (transfer::moved_by()).
-  MovedValues(std::vector<bool> moves, transfer::FarMemories memories);
+  MovedValues(std::vector<bool> moves, transfer::OffloadMemories memories);
   ~MovedValues();
   MovedValues(const MovedValues&) = delete;
   MovedValues& operator=(const MovedValues&) = delete;

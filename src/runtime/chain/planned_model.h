@@ -30,7 +30,7 @@ struct PlannedModel {
   Places places;                      // of the program
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
-  transfer::FarMemories memories;        // where values may move to
+  transfer::OffloadMemories memories;    // where values may move to
   std::vector<bool> moves;               // by value; empty if the program moves none
   std::vector<Bytes> value_bytes;        // of the lowered problem
   int64_t last_step = 0;                 // number of the last step that began

@@ -52,7 +52,7 @@ const PlanResult& Remat::plan() const { return state_->planned().result; }
 
 const Chain& Remat::chain() const { return state_->planned().planned->chain; }
 
-const Machine& Remat::machine() const { return state_->far.machine; }
+const Machine& Remat::machine() const { return state_->offload_memory.machine; }
 
 Profile Remat::profile() const {
   const State::Instance& instance = state_->planned();

@@ -208,7 +208,7 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
   instance->spread = std::move(found.spread);
   instance->processor_percent = found.processor_percent;
   instance->stays = std::move(found.stays);
-  instance->planned->memories = {nullptr, far.memory};
+  instance->planned->memories = {nullptr, offload_memory.memory};
   instance->planned->set_measured(std::move(found));
   for (const at::Tensor& x : together(inputs)) {
     instance->example_shape.push_back(x.detach().to(at::kMeta));
@@ -217,11 +217,11 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
   return *instances.back();
 }
 
-void Remat::State::open_far_memory(const at::Tensor& input) {
-  if (options.offload.to.empty() || is_auto(options.offload) || far.memory) return;
+void Remat::State::open_offload_memory(const at::Tensor& input) {
+  if (options.offload.to.empty() || is_auto(options.offload) || offload_memory.memory) return;
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
-  far = open_memory(options.offload, input.device());
+  offload_memory = open_memory(options.offload, input.device());
 }
 
 void Remat::State::drop_outdated() {
@@ -244,7 +244,7 @@ void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t
                        .time_limit = options.time_limit,
                        .allow = has_ways() ? Exactness::kRounding : Exactness::kBitwise,
                        .observer = options.observer,
-                       .machine = far.machine};
+                       .machine = offload_memory.machine};
   if (options.budget.relative()) {
     if (!share_of) {
       share_of = {.peak = baseline(lowered(problem, order_of(problem))).peak, .inputs = inputs};
@@ -307,11 +307,11 @@ PlanResult Remat::State::answer(Instance& instance, PlanOptions& planning) {
 
 // The buffers of the memory count among the fixed bytes.
 void Remat::State::use_memory(Instance& instance, OpenedMemory memory) {
-  const Bytes more = memory.device_bytes - far.device_bytes;
+  const Bytes more = memory.device_bytes - offload_memory.device_bytes;
   instance.planned->chain.fixed += more;
   instance.offset += more.count();
-  far = std::move(memory);
-  for (const auto& each : instances) each->planned->memories = {nullptr, far.memory};
+  offload_memory = std::move(memory);
+  for (const auto& each : instances) each->planned->memories = {nullptr, offload_memory.memory};
 }
 
 PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning) {
@@ -344,7 +344,7 @@ PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning
     opened = open_memory(place.options, instance.planned->model.device);
   }
   use_memory(instance, std::move(opened));
-  planning.machine = far.machine;
+  planning.machine = offload_memory.machine;
   planning.time_limit = limit;
   const Problem beside = instance.planned->problem();
   PlanResult with = internal::chain::plan(beside, planning);
@@ -352,7 +352,8 @@ PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning
   const Verdict verdict =
       moves_any(with, instance.stays)
           ? Verdict{false, "nothing moves: a stage keeps memory that no operator made"}
-          : weigh({graph, without, with, far.machine}, instance.spread, place.options.to);
+          : weigh({graph, without, with, offload_memory.machine}, instance.spread,
+                  place.options.to);
   if (!verdict.moves) {
     use_memory(instance, {});
     return leave(verdict.why);
@@ -431,7 +432,7 @@ int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelConte
   if (first.device().is_cpu()) install_cpu_allocator();
   find_ranks();
   if (ranks) ranks->require_sound();
-  open_far_memory(first);
+  open_offload_memory(first);
   Instance& instance = telling([&]() -> Instance& { return instance_for(inputs, contents); });
   const int64_t uncounted = replan_if_needed(instance, inputs, contents);
   last = &instance;

@@ -64,7 +64,7 @@ struct Remat::State {
   internal::device::StepLog log;
   // Values may move to this memory. It is opened and measured before the first model is, or with
   // the first plan for a budget if the options leave the choice to the runtime.
-  internal::transfer::OpenedMemory far;
+  internal::transfer::OpenedMemory offload_memory;
   // A share of the budget is of the peak of the first plan that was asked for one.
   std::optional<SharedPeak> share_of;
   std::optional<Bytes> first_level;  // Chain::fixed at the first plan for the budget
@@ -88,7 +88,7 @@ struct Remat::State {
   }
   Instance& instance_for(const std::vector<Tensors>& inputs,
                          const internal::chain::ModelContents& contents);
-  void open_far_memory(const at::Tensor& input);
+  void open_offload_memory(const at::Tensor& input);
   void drop_outdated();
   void find_ranks();
   // Plans for this rank, or with its ranks for all.

@@ -17,12 +17,12 @@ struct Open {
 
 }  // namespace
 
-std::vector<std::vector<size_t>> bucket_layout(const std::vector<Piece>& pieces,
+std::vector<std::vector<size_t>> bucket_layout(const std::vector<BucketPiece>& pieces,
                                                const std::vector<int64_t>& limits) {
   std::vector<std::vector<size_t>> layout;
   std::vector<Open> open;
   for (size_t p = 0; p < pieces.size(); ++p) {
-    const Piece& piece = pieces[p];
+    const BucketPiece& piece = pieces[p];
     auto bucket = std::find_if(open.begin(), open.end(), [&](const Open& one) {
       return one.dtype == piece.dtype && one.device == piece.device;
     });

@@ -10,8 +10,8 @@
 
 namespace reprise::runtime::internal::distributed {
 
-// A Piece is a gradient that goes into a bucket.
-struct Piece {
+// A BucketPiece is a gradient that goes into a bucket.
+struct BucketPiece {
   int64_t bytes = 0;
   at::ScalarType dtype = at::kFloat;
   c10::Device device = c10::kCPU;
@@ -24,7 +24,7 @@ struct Piece {
 // it has at least as many bytes as its limit: the first limit for the first bucket of a type and
 // device, the last limit for all that follow the last one. Buckets that are not complete come behind
 // those that are, in the order in which they were begun.
-std::vector<std::vector<size_t>> bucket_layout(const std::vector<Piece>& pieces,
+std::vector<std::vector<size_t>> bucket_layout(const std::vector<BucketPiece>& pieces,
                                                const std::vector<int64_t>& limits);
 
 }  // namespace reprise::runtime::internal::distributed

@@ -297,8 +297,8 @@ Ranks::Ranks(const std::string& group, std::optional<Milliseconds> timeout)
   }
   group_->rank = group_->group->getRank();
   group_->size = group_->group->getSize();
-  group_->timeout = timeout.value_or(
-      group_->group->getDefaultBackend()->getBackendOptions()->timeout);
+  group_->timeout =
+      timeout.value_or(group_->group->getDefaultBackend()->getBackendOptions()->timeout);
   group_->prefix = fmt::format("reprise/{}/{}/", group, number_in(group));
 }
 
@@ -459,9 +459,7 @@ void Ranks::tell(const std::string& failure) noexcept {
   }
 }
 
-void Ranks::require_sound() const {
-  group_->require_sound();
-}
+void Ranks::require_sound() const { group_->require_sound(); }
 
 void Ranks::abandon(std::shared_ptr<void> arena) noexcept {
   try {

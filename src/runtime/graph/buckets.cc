@@ -18,7 +18,7 @@
 namespace reprise::runtime::internal::graph {
 
 using distributed::bucket_layout;
-using distributed::Piece;
+using distributed::BucketPiece;
 using rewrite::RewrittenStep;
 using step::Argument;
 using step::ArgumentKind;
@@ -298,7 +298,7 @@ Buckets find_buckets(const Recording& recording, const Updates& updates,
   const std::vector<size_t> leaves = leaves_in_order(recording);
   if (leaves.empty()) refuse("no parameter gets a gradient in it, so there is nothing to average");
   refuse_other_users(recording, leaves);
-  std::vector<Piece> pieces;
+  std::vector<BucketPiece> pieces;
   std::vector<at::Tensor> parameters;
   for (const size_t l : leaves) {
     parameters.push_back(recording.gradients[l].target);

@@ -22,7 +22,7 @@
 namespace reprise::runtime {
 
 using internal::distributed::telling;
-using internal::graph::FarKind;
+using internal::graph::HomedKind;
 using internal::graph::StepPlan;
 using internal::step::describe;
 using internal::step::HostRead;
@@ -68,14 +68,14 @@ OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
 }
 
 // Returns what a plan keeps on the device: what it does not move.
-internal::graph::KeptThings kept_by(const Plan& plan, const internal::graph::FarThings& things) {
+internal::graph::KeptNames kept_by(const Plan& plan, const internal::graph::HomedValues& homed) {
   std::set<std::string> moved;
   for (const Action& action : plan.actions) {
     if (action.kind == ActionKind::kCopy) moved.insert(action.id);
   }
-  internal::graph::KeptThings kept;
-  for (const internal::graph::FarThing& thing : things) {
-    if (!moved.contains(thing.name)) kept.insert(thing.name);
+  internal::graph::KeptNames kept;
+  for (const internal::graph::HomedValue& one : homed) {
+    if (!moved.contains(one.name)) kept.insert(one.name);
   }
   return kept;
 }
@@ -89,7 +89,7 @@ void require_movable(const internal::graph::LoweredStep& lowered,
   const Program program(step.graph, plan.actions, machine);
   const std::vector<bool> moves = internal::transfer::moved_by(program, step.graph.values.size());
   for (size_t v = 0; v < moves.size(); ++v) {
-    if (!moves[v] || step.thing_of(static_cast<ValueIndex>(v))) continue;
+    if (!moves[v] || step.homed_of(static_cast<ValueIndex>(v))) continue;
     if (lowered.step_value_of[v] >= 0) continue;
     throw InputError(fmt::format("the plan moves {}, which the step does not make and cannot move",
                                  step.graph.values[v].id));
@@ -153,11 +153,11 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   if (is_auto(wanted.offload)) {
     wanted.offload = on_link ? OffloadOptions() : memory_of(given, wanted.offload, *state_);
   }
-  state_->require_far(wanted);
-  internal::transfer::OpenedMemory opened = state_->far_memory(wanted);
+  state_->require_homes(wanted);
+  internal::transfer::OpenedMemory opened = state_->memory_for(wanted);
   const internal::graph::Placement where = internal::graph::placement_of(
-      wanted, kept_by(given, state_->things_of(internal::graph::placement_of(wanted, {}))));
-  const Bytes more = opened.device_bytes - state_->far.device_bytes +
+      wanted, kept_by(given, state_->homed_values(internal::graph::placement_of(wanted, {}))));
+  const Bytes more = opened.device_bytes - state_->offload_memory.device_bytes +
                      state_->bytes_of(state_->placement) - state_->bytes_of(where);
   internal::graph::PlacedStep step = state_->place(where, state_->graph().fixed + more);
   Graph& graph = step.graph;
@@ -179,9 +179,9 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   // The sums are the same in all plans of the step, so they were judged, and are left out.
   const Plan plan = on_link ? internal::graph::without_link(graph, given) : given;
   require_movable(state_->captured().program.lowered, step, plan, opened.machine);
-  state_->move_far(step, opened);
+  state_->move_homes(step, opened);
   state_->plan_options = std::move(wanted);
-  state_->far = std::move(opened);
+  state_->offload_memory = std::move(opened);
   state_->now().placements = 0;
   state_->planned_level.reset();
   state_->outcomes.drop_other_plans();
@@ -248,12 +248,12 @@ std::optional<SharedPeak> CapturedStep::shared_peak() const {
 
 void CapturedStep::fetch_optimizer_state() {
   const std::lock_guard turn(state_->turns);
-  if (state_->far_state) state_->far_state->fetch(FarKind::kState);
+  if (state_->homes) state_->homes->fetch(HomedKind::kState);
 }
 
 void CapturedStep::fetch_parameters() {
   const std::lock_guard turn(state_->turns);
-  if (state_->far_state) state_->far_state->fetch(FarKind::kParameter);
+  if (state_->homes) state_->homes->fetch(HomedKind::kParameter);
 }
 
 std::vector<int64_t> CapturedStep::outcomes() const {
@@ -327,8 +327,9 @@ void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 std::optional<RunLog> CapturedStep::run_log() const {
   if (!state_->now().plan) return std::nullopt;
   const Plan& plan = *state_->now().plan->result.plan;
-  std::optional<RunLog> log = state_->log.run_log(*state_->now().program, graph(), plan,
-                                                  state_->recording().device, state_->far.machine);
+  std::optional<RunLog> log =
+      state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device,
+                          state_->offload_memory.machine);
   if (log && state_->now().shown) {
     internal::graph::show_on_link(*log, plan, *state_->now().shown->plan);
   }

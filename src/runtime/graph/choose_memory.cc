@@ -25,7 +25,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   const AutoMemory memory_choice =
       ranks ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
             : memory_for_auto(wanted.offload, recording().device);
-  require_far(wanted);  // What lies there between the steps needs a memory by name.
+  require_homes(wanted);  // What lies there between the steps needs a memory by name.
   StepPlanOptions alone = wanted;
   alone.offload = {};
   if (memory_choice.options.to.empty()) {
@@ -34,7 +34,8 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return result;
   }
   // Parameters and the state of an optimizer are on the device in both plans.
-  PlacedStep next = place({}, graph().fixed + now().drift - far.device_bytes + bytes_of(placement));
+  PlacedStep next =
+      place({}, graph().fixed + now().drift - offload_memory.device_bytes + bytes_of(placement));
   Graph& beside = next.graph;
   if (wanted.device_graph) beside.fixed += prepare_graph();
   fix_share(alone, beside);
@@ -43,12 +44,12 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   wanted.time_limit = alone.time_limit = Nanos(wanted.time_limit.count() / kParts);
   const auto take = [&](StepPlan found, const StepPlanOptions& taken, OpenedMemory there,
                         const std::string& why) {
-    move_far(next, there);
+    move_homes(next, there);
     plan_options = taken;
     plan_options.time_limit = Nanos(taken.time_limit.count() * kParts);
     beside.fixed += there.device_bytes;
     adopt(std::move(found), std::move(next));
-    far = std::move(there);
+    offload_memory = std::move(there);
     report.offload_choice = why;
     now().placements = 0;
     outcomes.drop_other_plans();
@@ -70,7 +71,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   if (const Verdict early = weigh_before(without.result, fastest); !early.why.empty()) {
     return take(std::move(without), alone, {}, early.why);
   }
-  OpenedMemory opened = far_memory(wanted);
+  OpenedMemory opened = memory_for(wanted);
   Graph with_memory = beside;
   with_memory.fixed += opened.device_bytes;
   StepPlan with = noted(wanted, with_memory, "plan() was called (with " + wanted.offload.to + ")");

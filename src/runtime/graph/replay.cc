@@ -65,11 +65,11 @@ Replay::Replay(const Recording& recording, const Works& works, const LoweredStep
   }
 }
 
-void Replay::begin(const Tensors& inputs, transfer::FarMemories memories, FarState* far,
+void Replay::begin(const Tensors& inputs, transfer::OffloadMemories memories, HomeStore* homes,
                    const PlacedStep* placed) {
   inputs_.clear();
   moved_ = {};
-  far_ = far;
+  homes_ = homes;
   placed_ = placed;
   if (!memories.empty()) copies_.emplace(std::move(memories));
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -90,13 +90,13 @@ void Replay::clear() {
     moved_ = copies_->moved();
     copies_.reset();
   }
-  if (far_ != nullptr) {
-    moved_.out += far_->moved().out;
-    moved_.in += far_->moved().in;
-    moved_.waited += far_->moved().waited;
-    far_ = nullptr;
+  if (homes_ != nullptr) {
+    moved_.out += homes_->moved().out;
+    moved_.in += homes_->moved().in;
+    moved_.waited += homes_->moved().waited;
+    homes_ = nullptr;
   }
-  aside_.clear();
+  unmoved_.clear();
   stack_.clear();
   inputs_.clear();
   std::fill(slots_.begin(), slots_.end(), c10::Storage());
@@ -223,10 +223,10 @@ void Replay::free(ValueIndex value, int32_t memory) {
   }
   if (memory > 0) {
     if (!copies_) return Backend::wait(value, memory);  // It has no other memory.
-    if (aside_.erase(value) == 0) copies_->free(value, memory);
+    if (unmoved_.erase(value) == 0) copies_->free(value, memory);
     return;
   }
-  if (const auto thing = thing_of(value)) return far_->leave(*thing);
+  if (const auto homed = homed_of(value)) return homes_->leave(*homed);
   const int32_t step_value = lowered_.step_value_of[value];
   if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
   slots_[step_value] = c10::Storage();
@@ -247,15 +247,15 @@ bool Replay::on_other_device(ValueIndex value) const {
 void Replay::copy(const CopyAction& copy) {
   if (between_) return copy_between(copy);
   if (!copies_) return Backend::copy(copy);
-  if (const auto thing = thing_of(copy.value)) {
-    return copy.from == 0 ? far_->send(*thing) : far_->bring(*thing);
+  if (const auto homed = homed_of(copy.value)) {
+    return copy.from == 0 ? homes_->send(*homed) : homes_->bring(*homed);
   }
   c10::Storage& slot = slots_[step_value(copy.value)];
   if (on_other_device(copy.value)) {
     if (copy.from == 0) {
-      aside_[copy.value] = slot;
+      unmoved_[copy.value] = slot;
     } else {
-      slot = aside_.at(copy.value);
+      slot = unmoved_.at(copy.value);
     }
     return;
   }
@@ -271,8 +271,8 @@ void Replay::copy(const CopyAction& copy) {
 void Replay::wait(ValueIndex value, int32_t memory) {
   if (between_) return between_->wait(value, memory);
   if (!copies_) return Backend::wait(value, memory);
-  if (const auto thing = thing_of(value)) {
-    return memory == 0 ? far_->arrive(*thing) : far_->sent(*thing);
+  if (const auto homed = homed_of(value)) {
+    return memory == 0 ? homes_->arrive(*homed) : homes_->sent(*homed);
   }
   if (!on_other_device(value)) copies_->wait(value, memory);
 }

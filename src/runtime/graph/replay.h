@@ -11,7 +11,7 @@
 
 #include "reprise/run/interpreter.h"
 #include "runtime/device/reserved_space.h"
-#include "runtime/graph/far_state.h"
+#include "runtime/graph/home_store.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/placed_step.h"
 #include "runtime/state/random_state.h"
@@ -37,9 +37,9 @@ class Replay final : public Backend {
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
   // Begins a step with the storages of these inputs. Its values may move to these memories, and
-  // `far` has what lies there between the steps, which are the things of `placed`.
-  void begin(const Tensors& inputs, transfer::FarMemories memories = {}, FarState* far = nullptr,
-             const PlacedStep* placed = nullptr);
+  // `homes` has what lies there between the steps, which are the homed values of `placed`.
+  void begin(const Tensors& inputs, transfer::OffloadMemories memories = {},
+             HomeStore* homes = nullptr, const PlacedStep* placed = nullptr);
   // Lets the values of the steps that follow move between the devices of the lowered step, which
   // are the memories of this machine.
   void use_devices(const Machine& machine);
@@ -108,8 +108,8 @@ class Replay final : public Backend {
   // Returns the step value of a value that a plan moves.
   size_t step_value(ValueIndex value) const;
   bool on_other_device(ValueIndex value) const;
-  std::optional<size_t> thing_of(ValueIndex value) const {
-    return far_ != nullptr ? placed_->thing_of(value) : std::nullopt;
+  std::optional<size_t> homed_of(ValueIndex value) const {
+    return homes_ != nullptr ? placed_->homed_of(value) : std::nullopt;
   }
 
   const step::Recording& recording_;
@@ -120,13 +120,13 @@ class Replay final : public Backend {
   std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
   std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
-  std::optional<transfer::Copies> copies_;    // of the step, if it has memories to move values to
-  std::map<ValueIndex, c10::Storage> aside_;  // values on other devices that the plan has moved
-  std::vector<OtherDevice> others_;           // by memory but the first
-  std::vector<ValueIndex> graph_value_of_;    // by step value, if there are other devices; -1: none
+  std::optional<transfer::Copies> copies_;      // of the step, if it has memories to move values to
+  std::map<ValueIndex, c10::Storage> unmoved_;  // values on other devices that the plan has moved
+  std::vector<OtherDevice> others_;             // by memory but the first
+  std::vector<ValueIndex> graph_value_of_;  // by step value, if there are other devices; -1: none
   std::unique_ptr<transfer::DeviceCopies> between_;
   transfer::MovedBytes moved_;
-  FarState* far_ = nullptr;
+  HomeStore* homes_ = nullptr;
   const PlacedStep* placed_ = nullptr;
 };
 

@@ -1,6 +1,6 @@
 // Chooses what lies in another memory between the steps, and what stays on the device.
 //
-// A thing that stays takes its bytes all the time, and saves its copies. So the things that the plan
+// A value that stays takes its bytes all the time, and saves its copies. So the values that the plan
 // copies most often should stay first: each saves its bytes so many times over. Among these the first
 // ones that a step reads should, because nothing computes yet beside which they could come. The search
 // lets none of them stay, and then the first ones of this order up to several sums of bytes. Every sum has
@@ -28,8 +28,8 @@ bool is_faster(const StepPlan& found, const StepPlan& than) {
                                   kGain * static_cast<double>(time_of(than).count());
 }
 
-// Returns the things in the order in which they should stay.
-FarThings in_order(FarThings things, const Plan& plan) {
+// Returns the values in the order in which they should stay.
+HomedValues in_order(HomedValues homed, const Plan& plan) {
   std::map<std::string, std::pair<int64_t, int64_t>> use;  // minus the copies, and the first one
   for (size_t a = 0; a < plan.actions.size(); ++a) {
     if (plan.actions[a].kind != ActionKind::kCopy) continue;
@@ -37,19 +37,19 @@ FarThings in_order(FarThings things, const Plan& plan) {
         use.try_emplace(plan.actions[a].id, int64_t{0}, static_cast<int64_t>(a));
     --found->second.first;
   }
-  std::stable_sort(things.begin(), things.end(), [&](const FarThing& a, const FarThing& b) {
+  std::stable_sort(homed.begin(), homed.end(), [&](const HomedValue& a, const HomedValue& b) {
     const auto &one = use[a.name], &other = use[b.name];
     return std::pair(one.first + use[a.name + ".new"].first, one.second) <
            std::pair(other.first + use[b.name + ".new"].first, other.second);
   });
-  return things;
+  return homed;
 }
 
 }  // namespace
 
 StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, Bytes fixed,
                                                Bytes slack) {
-  const auto with = [&](const KeptThings& keep, Bytes bytes, int64_t eighths) {
+  const auto with = [&](const KeptNames& keep, Bytes bytes, int64_t eighths) {
     StepPlanOptions part = wanted;
     part.time_limit = Nanos(wanted.time_limit.count() / kEighths * eighths);
     PlacedStep next = place(placement_of(wanted, keep), fixed + bytes);
@@ -67,16 +67,16 @@ StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, By
     return is_less ? best : longer;
   }
   if (best.found.result.termination == Termination::kOptimal) return best;
-  const FarThings things = in_order(best.step.things, *best.found.result.plan);
+  const HomedValues homed = in_order(best.step.homed, *best.found.result.plan);
   const Bytes most = std::min(bytes_of(best.step.placement), best.found.result.budget - fixed);
   Bytes best_bytes, last;
   for (const int64_t percent : kPercent) {
-    KeptThings keep;
+    KeptNames keep;
     Bytes bytes;
-    for (const FarThing& thing : things) {
-      if ((bytes + Bytes(thing.bytes)).count() > most.count() / 100 * percent) continue;
-      bytes += Bytes(thing.bytes);
-      keep.insert(thing.name);
+    for (const HomedValue& one : homed) {
+      if ((bytes + Bytes(one.bytes)).count() > most.count() / 100 * percent) continue;
+      bytes += Bytes(one.bytes);
+      keep.insert(one.name);
     }
     if (keep.empty() || bytes == last) continue;
     last = bytes;

@@ -58,7 +58,7 @@ namespace {
 
 struct Measured {
   WorkCosts costs;
-  std::vector<int64_t> state_bytes, far_bytes;
+  std::vector<int64_t> state_bytes, movable_bytes;
   LoweredStep lowered;
   std::vector<std::pair<OpIndex, Bytes>> own_workspaces;
   CacheUse cache;
@@ -136,7 +136,7 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
   }
   result.own_workspaces = own_workspaces(result.lowered, of_updates, step.buckets, rank);
   result.state_bytes = std::move(of_updates.state_bytes);
-  result.far_bytes = std::move(of_updates.far_bytes);
+  result.movable_bytes = std::move(of_updates.movable_bytes);
   result.cache = {.found = found, .warning = cache.warning()};
   if (options.measure.observer && !cache.warning().empty()) {
     options.measure.observer({"profile", 1, cache.warning()});
@@ -235,7 +235,7 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   return StepProgram{.step = std::move(rewritten),
                      .costs = std::move(measured.costs),
                      .state_bytes = std::move(measured.state_bytes),
-                     .far_bytes = std::move(measured.far_bytes),
+                     .movable_bytes = std::move(measured.movable_bytes),
                      .lowered = std::move(measured.lowered),
                      .own_workspaces = std::move(measured.own_workspaces),
                      .updater = std::move(updater),

@@ -26,7 +26,7 @@ struct StepProgram {
   rewrite::RewrittenStep step;
   WorkCosts costs;
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
-  std::vector<int64_t> far_bytes;    // by update: the part of it that may lie in another memory
+  std::vector<int64_t> movable_bytes;  // by update: the part of it that may lie in another memory
   LoweredStep lowered;
   // By op of a shard: the workspace on this rank. The graph has that of the rank that needs most.
   std::vector<std::pair<OpIndex, Bytes>> own_workspaces;

@@ -87,7 +87,7 @@ class OtherPeaks {
       before_.emplace_back(devices[m], memory_count(devices[m]).live);
     }
   }
-  // Returns the reports with the peaks so far.
+  // Returns the reports with the peaks so offload_memory.
   std::vector<OtherDeviceReport> with(std::vector<OtherDeviceReport> reports) const {
     for (size_t k = 0; k < reports.size(); ++k) {
       const auto& [device, live] = before_.at(k);
@@ -169,9 +169,9 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const StepUnderWay under_way;
   for (const auto& use : captured().program.step.codecs) use->check = codec_check;
   memory.evacuate();
-  use_captured_far();
+  use_captured_homes();
   updater().begin();
-  if (far_state) far_state->park();
+  if (homes) homes->park();
   replan_if_needed(inputs);
   if (is_compared() && compares_first()) compare(inputs);
 
@@ -223,7 +223,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (const ReadMiss& other) {
     // No update has run, because all of them stand behind the last guard.
     captured().replay.clear();
-    if (far_state) far_state->undo({});
+    if (homes) homes->undo({});
     random.restore();
     captured().effects.restore();
     miss = other;
@@ -231,7 +231,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   } catch (...) {
     if (ranks) ranks->abandon(memory.keep());
     captured().replay.clear();
-    if (far_state) far_state->undo(updater().parameters_done());
+    if (homes) homes->undo(updater().parameters_done());
     random.restore();
     captured().effects.restore();
     renew_memory();
@@ -243,7 +243,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   deliver(gradients);
   set_flags(recording(), inputs);
   captured().replay.clear();
-  if (far_state) far_state->commit();
+  if (homes) homes->commit();
   const transfer::MovedBytes& moved = captured().replay.moved();
   report.moved_out = moved.out;
   report.moved_in = moved.in;
@@ -290,9 +290,9 @@ void StepState::compare(const Tensors& inputs) {
 
 Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
-  transfer::FarMemories memories;
-  if (far.memory) memories = {nullptr, far.memory};
-  captured().replay.begin(inputs, std::move(memories), far_state.get(), &now().placed);
+  transfer::OffloadMemories memories;
+  if (offload_memory.memory) memories = {nullptr, offload_memory.memory};
+  captured().replay.begin(inputs, std::move(memories), homes.get(), &now().placed);
   if (meter != nullptr) {
     meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
   } else {

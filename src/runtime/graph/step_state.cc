@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
@@ -83,7 +84,7 @@ std::vector<Bytes> own_peaks(const LoweredStep& lowered, const Graph& graph,
 }  // namespace
 
 Outcome StepState::captured_for(const Tensors& sample) {
-  if (far_state) far_state->fetch(FarKind::kParameter);  // The function reads them.
+  if (homes) homes->fetch(HomedKind::kParameter);  // The function reads them.
   const std::vector<c10::Device>& others = options.other_devices;
   if (device_of(sample).is_cpu() ||
       std::any_of(others.begin(), others.end(), [](c10::Device d) { return d.is_cpu(); })) {
@@ -116,7 +117,7 @@ Outcome StepState::note_capture(const Tensors& sample, const std::string& why) {
 }
 
 void StepState::capture(const Tensors& sample, const std::string& why) {
-  if (far.memory && device_of(sample).str() != device_name) {
+  if (offload_memory.memory && device_of(sample).str() != device_name) {
     throw InputError("the plan moves values from " + device_name + ", and the inputs are on " +
                      device_of(sample).str() + " now: plan without `offload` first");
   }
@@ -125,13 +126,16 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
   sample_bytes = storage_bytes(sample);
   updater().keep_shard();
   now().placed = place(placement, Bytes(0));
-  use_captured_far();
-  now().placed.graph.fixed = level_without(sample);
+  use_captured_homes();
+  std::vector<int64_t> level{level_without(sample).count()};
+  // Shares of all ranks are of one peak.
+  if (ranks) ranks->maxima(level, recording().device, "its bytes beside the step");
+  now().placed.graph.fixed = Bytes(level[0]);
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
   if (!on_several_devices() || !plan_options.offload.machine.channels.empty()) return;
-  far.machine = plan_options.offload.machine = captured().program.devices;
+  offload_memory.machine = plan_options.offload.machine = captured().program.devices;
 }
 
 void StepState::capture_outcome(const Tensors& inputs) {
@@ -141,7 +145,7 @@ void StepState::capture_outcome(const Tensors& inputs) {
                options.outcomes);
   renew_memory();
   now().placed = place(placement, Bytes(0));
-  use_captured_far();
+  use_captured_homes();
   now().placed.graph.fixed = level_without(inputs);
 }
 
@@ -159,7 +163,7 @@ Bytes StepState::level_without(const Tensors& inputs) const {
     if (!transfer::is_away(tensor)) resident.push_back(tensor);
   }
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
-  if (far_state) level -= far_state->bytes_here();  // They leave before the next run.
+  if (homes) level -= homes->bytes_here();  // They leave before the next run.
   const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.outside_bytes.count();
   return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside() + foreseen();
 }
@@ -292,7 +296,7 @@ transfer::OpenedMemory StepState::devices_machine(StepPlanOptions& wanted) const
                    "the first and each other one");
 }
 
-transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
+transfer::OpenedMemory StepState::memory_for(StepPlanOptions& wanted) const {
   if (on_several_devices()) return devices_machine(wanted);
   OffloadOptions& asked = wanted.offload;
   if (asked.to.empty()) {
@@ -311,9 +315,9 @@ transfer::OpenedMemory StepState::far_memory(StepPlanOptions& wanted) const {
   }
   OffloadOptions open = plan_options.offload;
   if (asked.machine.channels.empty()) open.machine = {};
-  if (far.memory && asked == open) {
-    asked.machine = far.machine;
-    return far;
+  if (offload_memory.memory && asked == open) {
+    asked.machine = offload_memory.machine;
+    return offload_memory;
   }
   const Measuring alone;
   if (wanted.observer) wanted.observer({"profile", 0, "the memory behind the device"});
@@ -333,21 +337,21 @@ PlanResult StepState::plan(StepPlanOptions wanted) {
 }
 
 PlanResult StepState::plan_with(StepPlanOptions wanted) {
-  require_far(wanted);
+  require_homes(wanted);
   Bytes fixed = graph_now().fixed;
   if (wanted.device_graph) fixed += prepare_graph();
-  transfer::OpenedMemory opened = far_memory(wanted);
+  transfer::OpenedMemory opened = memory_for(wanted);
   // The memory of the plan before goes when the new plan is there.
-  fixed += opened.device_bytes - far.device_bytes;
+  fixed += opened.device_bytes - offload_memory.device_bytes;
   const Placement all = placement_of(wanted, {});
   fixed += bytes_of(placement) - bytes_of(all);
   // Without a budget, all lies in the other memory that may.
-  const bool chooses = !wanted.budget.unlimited() && !things_of(all).empty();
+  const bool chooses = !wanted.budget.unlimited() && !homed_values(all).empty();
   PlanResult result =
       answer("plan() was called", wanted, opened, fixed, Bytes(0),
-             /*together=*/true, chooses ? std::nullopt : std::optional(KeptThings()));
+             /*together=*/true, chooses ? std::nullopt : std::optional(KeptNames()));
   if (!result.plan) return result;
-  far = std::move(opened);
+  offload_memory = std::move(opened);
   now().placements = 0;
   outcomes.drop_other_plans();
   return result;
@@ -356,8 +360,8 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 // Puts a new plan in force. If there is none, all stays as it is.
 PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
                              const transfer::OpenedMemory& there, Bytes fixed, Bytes slack,
-                             bool together, const std::optional<KeptThings>& keep) {
-  PlacedStep next = place(placement_of(wanted, keep.value_or(KeptThings())), fixed);
+                             bool together, const std::optional<KeptNames>& keep) {
+  PlacedStep next = place(placement_of(wanted, keep.value_or(KeptNames())), fixed);
   fix_share(wanted, next.graph);
   Placed made = overheads.note(
       "plan", why,
@@ -369,7 +373,7 @@ PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
       },
       [](const Placed& one) { return device::found_text(one.found.result); });
   if (!made.found.result.plan) return made.found.result;
-  move_far(made.step, there);
+  move_homes(made.step, there);
   plan_options = std::move(wanted);
   adopt(std::move(made.found), std::move(made.step));
   return shown();
@@ -396,14 +400,14 @@ void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bo
     why = "memory outside of the step grew by " + format_bytes(fixed - *planned_level);
   }
   PlanResult result =
-      answer(why, plan_options, far, fixed, slack, together, KeptThings(placement.kept));
+      answer(why, plan_options, offload_memory, fixed, slack, together, KeptNames(placement.kept));
   if (!result.plan && !placement.kept.empty()) {  // Nothing is kept any more.
     placement.kept.clear();
-    use_captured_far();
-    far_state->park();
+    use_captured_homes();
+    homes->park();
     fixed = level_without(inputs);
-    result = answer("nothing is kept on the device any more", plan_options, far, fixed, slack,
-                    together, KeptThings());
+    result = answer("nothing is kept on the device any more", plan_options, offload_memory, fixed,
+                    slack, together, KeptNames());
   }
   require(result, fixed, plan_options, storage_bytes(inputs));
 }

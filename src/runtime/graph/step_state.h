@@ -12,8 +12,8 @@
 #include "runtime/device/overheads.h"
 #include "runtime/device/step_log.h"
 #include "runtime/distributed/ranks.h"
-#include "runtime/graph/far_state.h"
 #include "runtime/graph/graphed_step.h"
+#include "runtime/graph/home_store.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
 #include "runtime/transfer/offload.h"
@@ -28,13 +28,13 @@ struct StepState {
   int64_t sample_bytes = 0;  // bytes of the inputs that the graph was captured with
   Outcomes outcomes;
   int64_t captures = 0;
-  // `offload.machine` is that of `far`.
+  // `offload.machine` is that of `offload_memory`.
   StepPlanOptions plan_options;
   // The bytes beside the step for which plan() or use() made a plan. What comes later is named in errors.
   std::optional<Bytes> planned_level;
-  transfer::OpenedMemory far;  // where values may move to; no memory without `offload`
+  transfer::OpenedMemory offload_memory;  // where values may move to; no memory without `offload`
   // It is there if StepPlanOptions ask for offload_optimizer or offload_parameters.
-  std::shared_ptr<FarState> far_state;
+  std::shared_ptr<HomeStore> homes;
   Placement placement;                   // of the plan in force
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
@@ -60,7 +60,7 @@ struct StepState {
   // The plan in force as users see it, and its machine.
   const PlanResult& shown() const { return now().shown ? *now().shown : now().plan->result; }
   const Machine& shown_machine() const {
-    return has_link() ? captured().program.link : far.machine;
+    return has_link() ? captured().program.link : offload_memory.machine;
   }
   // Whether the ranks sum gradients over a link that was measured.
   bool has_link() const { return !captured().program.link.channels.empty(); }
@@ -106,21 +106,21 @@ struct StepState {
   void use_devices();
   // Returns the memory that the options name, and completes their machine. A memory that is open
   // stays open. Throws InputError if there can be none.
-  transfer::OpenedMemory far_memory(StepPlanOptions& wanted) const;
+  transfer::OpenedMemory memory_for(StepPlanOptions& wanted) const;
   // The same for a step on several devices: they are the machine, and there is no memory behind
   // them.
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
   // Throws InputError if the options let something lie in another memory that cannot.
-  void require_far(const StepPlanOptions& wanted) const;
+  void require_homes(const StepPlanOptions& wanted) const;
   // Returns what lies in another memory between the steps, and its bytes.
-  FarThings things_of(const Placement& where) const;
+  HomedValues homed_values(const Placement& where) const;
   Bytes bytes_of(const Placement& where) const;
   // Returns the step of the outcome in front in this placement, beside so many bytes.
   PlacedStep place(Placement where, Bytes fixed) const;
-  // Lets things lie where this step has them, from the next run on. Throws InputError if something
+  // Lets parameters and state lie where this step has them, from the next run on. Throws InputError if something
   // cannot be brought back.
-  void move_far(const PlacedStep& next, const transfer::OpenedMemory& there);
-  void use_far(const PlacedStep& next);
+  void move_homes(const PlacedStep& next, const transfer::OpenedMemory& there);
+  void use_homes(const PlacedStep& next);
   // A Placed is a plan with the step that it is of.
   struct Placed {
     StepPlan found;
@@ -130,17 +130,17 @@ struct StepState {
   // `fixed` are the bytes beside the step if nothing is kept.
   Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
   // Places the outcome in front as the plan's options ask for.
-  void use_captured_far();
+  void use_captured_homes();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
   PlanResult plan(StepPlanOptions wanted);
   PlanResult plan_with(StepPlanOptions wanted);
   // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
-  // `why` is the reason in words. `together` says that all ranks of the group plan now. These things are
+  // `why` is the reason in words. `together` says that all ranks of the group plan now. These values are
   // kept on the device; without a list, the search chooses.
   PlanResult answer(const std::string& why, StepPlanOptions wanted,
                     const transfer::OpenedMemory& there, Bytes fixed, Bytes slack, bool together,
-                    const std::optional<KeptThings>& keep);
+                    const std::optional<KeptNames>& keep);
   void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
   void require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,

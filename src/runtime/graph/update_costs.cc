@@ -15,7 +15,7 @@
 #include "runtime/device/median.h"
 #include "runtime/device/stopwatch.h"
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/graph/far_state.h"
+#include "runtime/graph/home_store.h"
 #include "runtime/graph/with_gradient.h"
 #include "runtime/step/replay_scope.h"
 
@@ -40,7 +40,7 @@ namespace {
 struct UpdateSample {
   std::vector<TimedRun> runs;
   Nanos time;
-  int64_t workspace = 0, state = 0, far = 0;
+  int64_t workspace = 0, state = 0, movable = 0;
 };
 
 // Measures one update on a stand-in for the parameter.
@@ -72,7 +72,7 @@ UpdateSample measure_one(const ParameterOptimizer& optimizer, const Update& upda
     total += run.wall.count();
   }
   cost.time = typical_time(cost.runs, watch.busy());
-  cost.far = counted(movable_state(*twin, 0, device), device);
+  cost.movable = counted(movable_state(*twin, 0, device), device);
   return cost;
 }
 
@@ -114,7 +114,7 @@ UpdateCosts measure_updates(const Recording& recording, const Updates& updates,
     }
     costs.by_update.push_back({sample.time, Bytes(sample.workspace)});
     costs.state_bytes.push_back(sample.state);
-    costs.far_bytes.push_back(sample.far);
+    costs.movable_bytes.push_back(sample.movable);
   }
   return costs;
 }

@@ -15,8 +15,8 @@ namespace reprise::runtime::internal::graph {
 struct UpdateCosts {
   std::vector<WorkCost> by_update;
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
-  std::vector<int64_t> far_bytes;    // by update: the part of them that may move (far_state.h)
-  std::vector<TimeSpread> spread;    // one entry for each kind of update
+  std::vector<int64_t> movable_bytes;  // by update: the part of them that may move (homes.h)
+  std::vector<TimeSpread> spread;      // one entry for each kind of update
 };
 
 // Measures each update on a stand-in for its parameter, so that nothing of the optimizer or the

@@ -30,7 +30,7 @@ Updater::Updater(std::shared_ptr<ParameterOptimizer> optimizer, Updates updates,
       updates_(std::move(updates)),
       device_(device),
       state_bytes_(updates_.each.size(), 0),
-      far_bytes_(updates_.each.size(), 0),
+      movable_bytes_(updates_.each.size(), 0),
       reserved_(updates_.each.size()),
       own_(updates_.each.size(), true) {
   if (!optimizer_) return;
@@ -43,11 +43,13 @@ void Updater::keep_room(std::vector<int64_t> state_bytes) {
   reserve();
 }
 
-void Updater::use_far(std::shared_ptr<FarState> far, const std::vector<int64_t>& far_bytes) {
-  std::vector<int64_t> bytes = far ? far_bytes : std::vector<int64_t>(updates_.each.size(), 0);
-  if (far == far_ && bytes == far_bytes_) return;
-  far_ = std::move(far);
-  far_bytes_ = std::move(bytes);
+void Updater::use_homes(std::shared_ptr<HomeStore> homes,
+                        const std::vector<int64_t>& movable_bytes) {
+  std::vector<int64_t> bytes =
+      homes ? movable_bytes : std::vector<int64_t>(updates_.each.size(), 0);
+  if (homes == homes_ && bytes == movable_bytes_) return;
+  homes_ = std::move(homes);
+  movable_bytes_ = std::move(bytes);
   for (at::Tensor& room : reserved_) room = at::Tensor();
   reserve();
 }
@@ -86,8 +88,8 @@ void Updater::update(size_t k, const at::Tensor& gradient) {
   const at::Tensor& parameter = parameters_[number];
   const WithGradient with(parameter, gradient);
   std::optional<BlockSourceScope> heap;
-  if (far_) far_->before_update(number);
-  if (reserved_[k].defined() || (far_bytes_[k] > 0 && !optimizer_->has_state(number))) {
+  if (homes_) homes_->before_update(number);
+  if (reserved_[k].defined() || (movable_bytes_[k] > 0 && !optimizer_->has_state(number))) {
     // State outlives the step, so it must not lie in the step's arena. Its room on the heap was
     // kept.
     heap.emplace(nullptr, device_);
@@ -96,7 +98,7 @@ void Updater::update(size_t k, const at::Tensor& gradient) {
   }
   done_.push_back(k);  // An update that fails half-way counts, too.
   optimizer_->step(number);
-  if (far_) far_->after_update(number);
+  if (homes_) homes_->after_update(number);
   parameter.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -154,7 +156,7 @@ void Updater::reserve() {
   for (size_t k = 0; k < updates_.each.size(); ++k) {
     if (!own_[k] || optimizer_->has_state(updates_.each[k].parameter)) {
       reserved_[k] = at::Tensor();
-    } else if (const int64_t bytes = state_bytes_[k] - far_bytes_[k];
+    } else if (const int64_t bytes = state_bytes_[k] - movable_bytes_[k];
                bytes > 0 && !reserved_[k].defined()) {
       reserved_[k] = at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
     }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "reprise/runtime/optimizer.h"
-#include "runtime/graph/far_state.h"
+#include "runtime/graph/home_store.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
 #include "runtime/step/work.h"
@@ -30,9 +30,9 @@ class Updater {
   // bytes of each update's state.
   void keep_room(std::vector<int64_t> state_bytes);
 
-  // Keeps no room for state that lies in another memory between the steps: `far` brings it for each
+  // Keeps no room for state that lies in another memory between the steps: `homes` brings it for each
   // update, and has these bytes of it. Null: all state is on the device.
-  void use_far(std::shared_ptr<FarState> far, const std::vector<int64_t>& far_bytes);
+  void use_homes(std::shared_ptr<HomeStore> homes, const std::vector<int64_t>& movable_bytes);
 
   // Lets other ranks do all updates but these, and keep the state of their parameters.
   void shard(std::vector<size_t> own);
@@ -70,8 +70,8 @@ class Updater {
   std::vector<at::Tensor> parameters_;    // of the optimizer, at capture
   std::vector<std::string> memory_keys_;  // by update, at capture
   std::vector<int64_t> state_bytes_;      // by update
-  std::vector<int64_t> far_bytes_;        // by update: the part of them that `far_` brings
-  std::shared_ptr<FarState> far_;
+  std::vector<int64_t> movable_bytes_;    // by update: the part of them that `homes_` brings
+  std::shared_ptr<HomeStore> homes_;
   std::vector<at::Tensor> reserved_;  // by update: room for state that is not there yet
   std::vector<size_t> done_;          // updates of the step that was begun
   std::vector<bool> own_;             // by update: whether this rank does it

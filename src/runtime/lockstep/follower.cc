@@ -73,7 +73,7 @@ int64_t argument_returned(const c10::FunctionSchema& schema, size_t result) {
 
 }  // namespace
 
-Follower::Follower(const Recording& recording, const Tensors& inputs)
+FunctionFollower::FunctionFollower(const Recording& recording, const Tensors& inputs)
     : recording_(recording), inputs_(inputs), written_(recording.calls.size()) {
   for (size_t v = 0; v < recording.values.size(); ++v) {
     const step::StepValue& value = recording.values[v];
@@ -93,7 +93,7 @@ Follower::Follower(const Recording& recording, const Tensors& inputs)
 
 // --- The calls of the recording, in order -------------------------------------------------------
 
-Follower::Next Follower::peek() const {
+FunctionFollower::Next FunctionFollower::peek() const {
   size_t c = call_;
   while (c < recording_.calls.size() && step::is_guard(recording_.calls[c])) ++c;
   if (left_out_ < recording_.left_out.size() && recording_.left_out[left_out_].before <= c) {
@@ -104,7 +104,7 @@ Follower::Next Follower::peek() const {
   return {&recording_.calls[c], static_cast<int32_t>(c), false};
 }
 
-void Follower::advance(const Next& next) {
+void FunctionFollower::advance(const Next& next) {
   ++number_;
   if (next.position < 0) {
     ++left_out_;
@@ -116,14 +116,14 @@ void Follower::advance(const Next& next) {
 // Says whether the call may not come here although the function makes it. torch.tensor() hides the
 // request for the memory of a literal, and detach_() is done by autograd alone. A checkpoint detaches
 // what it saves in some runs and not in others. None of them computes anything.
-bool Follower::may_be_hidden(const Next& next) {
+bool FunctionFollower::may_be_hidden(const Next& next) {
   if (next.call == nullptr) return false;
   const std::string& name = next.call->op.operator_name().name;
   return step::gives_unwritten_memory(next.call->op) || name == kDetach || name == "aten::detach_";
 }
 
 // Returns the next call of the recording, which is one of this operator.
-Follower::Next Follower::next_call(const c10::OperatorHandle& op) {
+FunctionFollower::Next FunctionFollower::next_call(const c10::OperatorHandle& op) {
   Next next = peek();
   // A call may fail before it comes here: a shape is wrong, for example.
   while ((next.failed || may_be_hidden(next)) &&
@@ -141,19 +141,19 @@ Follower::Next Follower::next_call(const c10::OperatorHandle& op) {
   return next;
 }
 
-void Follower::note(const std::string& now, const std::string& recorded, const Call* at) {
+void FunctionFollower::note(const std::string& now, const std::string& recorded, const Call* at) {
   if (!difference_.empty()) return;
   difference_ = fmt::format("operation {}{}: the function {}, and the recording {}{}", number_,
                             at_place(step::source_place()), now, recorded,
                             at == nullptr || at->place.empty() ? "" : " (" + at->place + ")");
 }
 
-void Follower::differ(const std::string& now, const std::string& recorded, const Call* at) {
+void FunctionFollower::differ(const std::string& now, const std::string& recorded, const Call* at) {
   note(now, recorded, at);
   throw InputError("the captured step differs from its recording: " + difference_);
 }
 
-void Follower::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+void FunctionFollower::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (!difference_.empty()) {
     throw InputError("the captured step differs from its recording: " + difference_);
   }
@@ -186,7 +186,7 @@ void Follower::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 // --- Arguments ------------------------------------------------------------------------------------
 
-void Follower::compare(const Next& next, size_t a, const c10::IValue& value) {
+void FunctionFollower::compare(const Next& next, size_t a, const c10::IValue& value) {
   const Argument& recorded = next.call->arguments[a];
   const std::string& name = next.call->op.schema().arguments()[a].name();
   const auto refuse = [&](const std::string& now, const std::string& before) {
@@ -213,8 +213,8 @@ void Follower::compare(const Next& next, size_t a, const c10::IValue& value) {
   }
 }
 
-std::pair<std::string, std::string> Follower::difference_of(const TensorRef& recorded,
-                                                            const at::Tensor& now) {
+std::pair<std::string, std::string> FunctionFollower::difference_of(const TensorRef& recorded,
+                                                                    const at::Tensor& now) {
   if (!now.defined() && recorded.memory == Memory::kNone) return {};
   if (!now.defined() || recorded.memory == Memory::kNone || !now.has_storage() ||
       now.layout() != at::kStrided) {
@@ -246,7 +246,7 @@ std::pair<std::string, std::string> Follower::difference_of(const TensorRef& rec
 }
 
 // Says whether the tensor lies where the recording says.
-bool Follower::is_at_home(const TensorRef& recorded, const at::Tensor& now) {
+bool FunctionFollower::is_at_home(const TensorRef& recorded, const at::Tensor& now) {
   const Home home = homes_.of(now.storage());
   if (home == Home{recorded.memory, recorded.index}) return true;
   if (home.memory != Memory::kNone || recorded.memory != Memory::kExternal) return false;
@@ -258,7 +258,7 @@ bool Follower::is_at_home(const TensorRef& recorded, const at::Tensor& now) {
   return address != nullptr && address == address_of(wanted);
 }
 
-bool Follower::is_same_literal(const External& literal, const at::Tensor& now) const {
+bool FunctionFollower::is_same_literal(const External& literal, const at::Tensor& now) const {
   const Home home = homes_.of(now.storage());
   const int32_t index = static_cast<int32_t>(&literal - recording_.externals.data());
   if (home == Home{Memory::kExternal, index}) return true;
@@ -270,7 +270,7 @@ bool Follower::is_same_literal(const External& literal, const at::Tensor& now) c
                                     step::copy_to_host(written) == step::copy_to_host(recorded));
 }
 
-c10::Storage Follower::storage_of(const External& external) const {
+c10::Storage FunctionFollower::storage_of(const External& external) const {
   if (external.input < 0) return external.tensor.storage();
   const at::Tensor& input = inputs_[external.input];
   return input.defined() ? input.storage() : c10::Storage();
@@ -278,7 +278,7 @@ c10::Storage Follower::storage_of(const External& external) const {
 
 // Returns the geometry that a tensor has now where the recording has this one. Inputs and
 // parameters may begin elsewhere in their storages than at capture.
-Geometry Follower::geometry_in(const TensorRef& recorded) const {
+Geometry FunctionFollower::geometry_in(const TensorRef& recorded) const {
   Geometry geometry = recorded.geometry;
   if (recorded.memory != Memory::kExternal) return geometry;
   const External& external = recording_.externals[recorded.index];
@@ -291,7 +291,7 @@ Geometry Follower::geometry_in(const TensorRef& recorded) const {
   return geometry;
 }
 
-std::string Follower::text_of(const TensorRef& recorded) const {
+std::string FunctionFollower::text_of(const TensorRef& recorded) const {
   switch (recorded.memory) {
     case Memory::kNone:
       return "nothing";
@@ -308,7 +308,7 @@ std::string Follower::text_of(const TensorRef& recorded) const {
   return shape_of(recorded.geometry) + maker_of({recorded.memory, recorded.index});
 }
 
-std::string Follower::text_of(const at::Tensor& now) const {
+std::string FunctionFollower::text_of(const at::Tensor& now) const {
   if (!now.defined()) return "nothing";
   if (!now.has_storage() || now.layout() != at::kStrided) {
     return fmt::format("a tensor of layout {}", c10::toString(now.layout()));
@@ -322,7 +322,7 @@ std::string Follower::text_of(const at::Tensor& now) const {
 }
 
 // Says in words where memory comes from.
-std::string Follower::maker_of(Home home) const {
+std::string FunctionFollower::maker_of(Home home) const {
   if (home.memory == Memory::kExternal) {
     const int32_t input = recording_.externals[home.index].input;
     return input >= 0 ? fmt::format(", input {}", input) : ", from before the step";
@@ -336,14 +336,14 @@ std::string Follower::maker_of(Home home) const {
 
 // --- Results --------------------------------------------------------------------------------------
 
-void Follower::hold_if_needed(int32_t value) {
+void FunctionFollower::hold_if_needed(int32_t value) {
   if (!added_elsewhere_.contains(value)) return;
   if (c10::Storage storage = homes_.storage_of({Memory::kValue, value})) {
     held_.push_back(std::move(storage));
   }
 }
 
-c10::Storage Follower::storage_for(const TensorRef& ref, const Call& call) {
+c10::Storage FunctionFollower::storage_for(const TensorRef& ref, const Call& call) {
   const Home home{ref.memory, ref.index};
   if (c10::Storage known = homes_.storage_of(home)) return known;
   if (ref.memory == Memory::kExternal) {
@@ -359,13 +359,13 @@ c10::Storage Follower::storage_for(const TensorRef& ref, const Call& call) {
   return storage;
 }
 
-at::Tensor Follower::tensor_for(const TensorRef& ref, const Call& call) {
+at::Tensor FunctionFollower::tensor_for(const TensorRef& ref, const Call& call) {
   if (ref.memory == Memory::kNone) return {};
   return step::tensor_on(storage_for(ref, call), geometry_in(ref));
 }
 
-std::vector<c10::IValue> Follower::results_of(const Next& next,
-                                              const std::vector<c10::IValue>& arguments) {
+std::vector<c10::IValue> FunctionFollower::results_of(const Next& next,
+                                                      const std::vector<c10::IValue>& arguments) {
   const Call& call = *next.call;
   if (next.position >= 0) {
     for (const int32_t v : written_[next.position]) {
@@ -395,7 +395,7 @@ std::vector<c10::IValue> Follower::results_of(const Next& next,
 
 // --- The end --------------------------------------------------------------------------------------
 
-void Follower::finish(const Tensors& outputs) {
+void FunctionFollower::finish(const Tensors& outputs) {
   Next next = peek();
   while (next.failed || may_be_hidden(next)) {
     advance(next);

@@ -14,14 +14,14 @@
 
 namespace reprise::runtime::internal::lockstep {
 
-// A Follower answers each call of the function with tensors that look as in the recording. It
+// A FunctionFollower answers each call of the function with tensors that look as in the recording. It
 // compares operators, tensors (their shapes, types and memory), numbers, and the literals that the
 // program writes. A host read gets the number of the recording. The function's call that differs
 // throws InputError, and so do all calls behind it, in case the function catches that.
-class Follower final : public Taker {
+class FunctionFollower final : public Taker {
  public:
   // `recording` and `inputs` outlive the follower.
-  Follower(const step::Recording& recording, const Tensors& inputs);
+  FunctionFollower(const step::Recording& recording, const Tensors& inputs);
 
   c10::Device device() const override { return recording_.device; }
   void take(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;

@@ -98,7 +98,7 @@ bool is_due(Lockstep how, int64_t call) {
 
 std::string compare_with(const Recording& recording, const StepFunction& function,
                          const Tensors& inputs, const std::vector<at::Tensor>& parameters) {
-  Follower follower(recording, inputs);
+  FunctionFollower follower(recording, inputs);
   std::exception_ptr raised;
   bool drew = false;
   {

@@ -45,8 +45,8 @@ int64_t tile_of(const Spec& spec, c10::Device device) {
 }
 
 // The backward pass of a call reads these facts about it.
-struct Call final : torch::CustomClassHolder {
-  Call(std::shared_ptr<const Spec> given, const Tensors& operands)
+struct ElementwiseCall final : torch::CustomClassHolder {
+  ElementwiseCall(std::shared_ptr<const Spec> given, const Tensors& operands)
       : spec(std::move(given)), autocast(operands[0].device()) {
     for (const at::Tensor& operand : operands) {
       wanted.push_back(at::GradMode::is_enabled() && operand.requires_grad());
@@ -65,7 +65,7 @@ struct Call final : torch::CustomClassHolder {
   std::vector<at::ScalarType> types;
   std::vector<int64_t> begins = {};  // of each tile; only for DerivativeStorage::kScaled8
 };
-using CallPtr = c10::intrusive_ptr<Call>;
+using CallPtr = c10::intrusive_ptr<ElementwiseCall>;
 
 Tensors operands_of(const Tiling& tiling, const Tile& tile, size_t count) {
   Tensors parts;
@@ -93,7 +93,8 @@ struct Derived {
   std::vector<int64_t> begins = {};
 };
 
-Derived run_with_derivatives(const Call& call, const Tensors& operands, at::ScalarType type) {
+Derived run_with_derivatives(const ElementwiseCall& call, const Tensors& operands,
+                             at::ScalarType type) {
   const at::NoGradGuard no_gradients;
   const Spec& spec = *call.spec;
   const Tiling tiling(operands, tile_of(spec, operands[0].device()));
@@ -122,14 +123,14 @@ Derived run_with_derivatives(const Call& call, const Tensors& operands, at::Scal
 }
 
 // Returns the gradient by an operand, which has the shape of the result, summed to its own shape.
-at::Tensor to_operand(const Call& call, size_t i, at::Tensor gradient) {
+at::Tensor to_operand(const ElementwiseCall& call, size_t i, at::Tensor gradient) {
   if (gradient.sizes() != at::IntArrayRef(call.sizes[i])) {
     gradient = at::sum_to(std::move(gradient), call.sizes[i]);
   }
   return gradient.scalar_type() == call.types[i] ? gradient : gradient.to(call.types[i]);
 }
 
-at::Tensor times_derivative(const Call& call, size_t i, const at::Tensor& by_result,
+at::Tensor times_derivative(const ElementwiseCall& call, size_t i, const at::Tensor& by_result,
                             const Stored& stored) {
   const at::Tensor& values = stored.values;
   if (!stored.scales.defined() && values.scalar_type() == by_result.scalar_type()) {
@@ -168,7 +169,8 @@ struct Gradients {
   std::vector<bool> summed;
 };
 
-Gradients room_for_gradients(const Call& call, const Tensors& operands, const Tiling& tiling) {
+Gradients room_for_gradients(const ElementwiseCall& call, const Tensors& operands,
+                             const Tiling& tiling) {
   Gradients gradients{.all = Tensors(operands.size()), .summed = {}};
   for (size_t i = 0; i < operands.size(); ++i) {
     const at::TensorOptions options = operands[i].options();
@@ -186,7 +188,7 @@ Gradients room_for_gradients(const Call& call, const Tensors& operands, const Ti
 
 // Runs the function again and differentiates it, tile by tile. Sums are made one tile after the
 // other, so that they do not depend on the threads.
-Tensors run_backward(const Call& call, Tensors operands, const at::Tensor& by_result) {
+Tensors run_backward(const ElementwiseCall& call, Tensors operands, const at::Tensor& by_result) {
   const c10::Device device = by_result.device();
   bool any_sum = false;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -229,11 +231,11 @@ void refuse_second_derivatives() {
   if (!at::GradMode::is_enabled()) return;
   throw InputError(
       "a function that runs in tiles has no second derivative: it was asked for with "
-      "create_graph=True. Call the function plainly, without tiles");
+      "create_graph=True. ElementwiseCall the function plainly, without tiles");
 }
 
-const Call& call_of(AutogradContext* context) {
-  return static_cast<const Call&>(*context->saved_data.at("call").toCapsule());
+const ElementwiseCall& call_of(AutogradContext* context) {
+  return static_cast<const ElementwiseCall&>(*context->saved_data.at("call").toCapsule());
 }
 
 // The gradients by the arguments of forward(): a call, a type, and the operands.
@@ -261,7 +263,7 @@ struct DerivativeNode : torch::autograd::Function<DerivativeNode> {
 
   static Tensors backward(AutogradContext* context, const Tensors& by_result) {
     refuse_second_derivatives();
-    const Call& call = call_of(context);
+    const ElementwiseCall& call = call_of(context);
     const Tensors kept = context->get_saved_variables();
     Tensors found(call.wanted.size());
     for (size_t i = 0; i < found.size(); ++i) {
@@ -285,7 +287,7 @@ struct OperandsNode : torch::autograd::Function<OperandsNode> {
 
   static Tensors backward(AutogradContext* context, const Tensors& by_result) {
     refuse_second_derivatives();
-    const Call& call = call_of(context);
+    const ElementwiseCall& call = call_of(context);
     if (!by_result[0].defined()) return by_arguments(Tensors(call.wanted.size()));
     return by_arguments(run_backward(call, context->get_saved_variables(), by_result[0]));
   }
@@ -334,7 +336,7 @@ at::Tensor TiledFunction::operator()(const at::Tensor& x) const { return (*this)
 at::Tensor TiledFunction::operator()(const Tensors& operands) const {
   in::check_operands(operands);
   if (internal::step::is_recording()) return spec_->function(operands);
-  const auto call = c10::make_intrusive<in::Call>(spec_, operands);
+  const auto call = c10::make_intrusive<in::ElementwiseCall>(spec_, operands);
   const bool again = call->wants_gradients() && spec_->keep == in::Keep::kOperands;
   std::optional<internal::state::RandomState> random;
   if (again) random.emplace(operands[0].device());
@@ -346,7 +348,7 @@ at::Tensor TiledFunction::operator()(const Tensors& operands) const {
     random->restore();
     throw InputError(
         "the element-wise function draws random numbers now: the backward pass could not run it "
-        "again. Call it plainly, without tiles");
+        "again. ElementwiseCall it plainly, without tiles");
   }
   return in::DerivativeNode::apply(call, type, at::TensorList(operands));
 }

@@ -21,7 +21,7 @@ double elements(const View& view) {
 
 // An Arithmetic counts the multiplications and additions of a call, from the shapes of its
 // operands. Each of them counts as one.
-using Arithmetic = double (*)(const Call&);
+using Arithmetic = double (*)(const RecordedCall&);
 
 double last_size(const View& view) {
   const auto sizes = view.shape.sizes_arrayref();
@@ -30,7 +30,7 @@ double last_size(const View& view) {
 
 // [.., m, k] times [.., k, n]: 2 m k n for each matrix of the batch.
 template <size_t kFirst>
-double product(const Call& call) {
+double product(const RecordedCall& call) {
   return 2 * elements(call.operands[kFirst].view) * last_size(call.operands[kFirst + 1].view);
 }
 
@@ -43,7 +43,7 @@ double filters(double elements, const View& weight) {
   return 2 * elements * filter;
 }
 
-double convolution(const Call& call) {
+double convolution(const RecordedCall& call) {
   const View& weight = call.operands[1].view;
   const ValuePtr result = call.made.empty() ? nullptr : call.made[0].value.lock();
   if (!result || weight.shape.size() == 0) return 0;
@@ -51,14 +51,14 @@ double convolution(const Call& call) {
   return filters(static_cast<double>(result->bytes) / itemsize, weight);
 }
 
-double convolution_backward(const Call& call) {
+double convolution_backward(const RecordedCall& call) {
   const View& weight = call.operands[2].view;
   if (weight.shape.size() == 0) return 0;
   return 2 * filters(elements(call.operands[0].view), weight);
 }
 
 // Queries, keys and values: scores, and their product with the values.
-double attention(const Call& call) {
+double attention(const RecordedCall& call) {
   const auto keys = call.operands[1].view.shape.sizes_arrayref();
   const double length = keys.size() < 2 ? 1 : static_cast<double>(keys[keys.size() - 2]);
   return 4 * elements(call.operands[0].view) * length;
@@ -83,7 +83,7 @@ constexpr std::array kRows = {
 
 }  // namespace
 
-double modelled_cost(const Call& call) {
+double modelled_cost(const RecordedCall& call) {
   double bytes = 0;
   for (const Operand& operand : call.operands) {
     if (!operand.value || operand.shape_only) continue;

@@ -8,6 +8,6 @@ namespace reprise::runtime::internal::online {
 
 // Returns the modelled time of a call in nanoseconds: what any call costs, the bytes that it reads
 // and writes, and the arithmetic of matrix products and convolutions.
-double modelled_cost(const Call& call);
+double modelled_cost(const RecordedCall& call);
 
 }  // namespace reprise::runtime::internal::online

@@ -18,7 +18,7 @@ class Evictor {
       : values_(values), scorer_(scorer), remaker_(remaker), clock_(clock), smallest_(smallest) {}
 
   // From now on, what the plan of a follower releases is evicted before all else.
-  void follow(Follower* follower) { follower_ = follower; }
+  void follow(PlanFollower* follower) { follower_ = follower; }
 
   // Evicts the values with the least scores until so many bytes are free. If that is not enough, the
   // plan is given up with all that it holds, and then calls that wait lose operands that they have.
@@ -47,7 +47,7 @@ class Evictor {
   Remaker& remaker_;
   const Clock& clock_;
   const int64_t smallest_;
-  Follower* follower_ = nullptr;
+  PlanFollower* follower_ = nullptr;
   std::vector<Candidate> candidates_;
   int64_t evictions_ = 0, evicted_bytes_ = 0;
 };

@@ -13,7 +13,7 @@ namespace reprise::runtime::internal::online {
 
 using Kind = PlannedAction::Kind;
 
-Follower::Follower(StepPlans plans, Values& values, Remaker& remaker, int64_t smallest)
+PlanFollower::PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, int64_t smallest)
     : values_(values), remaker_(remaker), smallest_(smallest), plans_(std::move(plans)) {
   if (plans_.empty()) {
     tracer_.emplace(values_, Trace{}, smallest_);
@@ -24,7 +24,7 @@ Follower::Follower(StepPlans plans, Values& values, Remaker& remaker, int64_t sm
   queued_.assign(plan_->trace.values.size(), -1);
 }
 
-void Follower::begin(const ObservedCall& call) {
+void PlanFollower::begin(const ObservedCall& call) {
   if (live_before_ < 0 && call.record) live_before_ = memory_count(c10::kCPU).live;
   if (tracer_) return tracer_->begin(call);
   if (!plan_) return;
@@ -35,15 +35,15 @@ void Follower::begin(const ObservedCall& call) {
   if (wants) run_planned();
 }
 
-void Follower::kernel_begins(const ObservedCall& call) {
+void PlanFollower::kernel_begins(const ObservedCall& call) {
   if (tracer_) tracer_->kernel_begins(call);
 }
 
-void Follower::kernel_ended(const ObservedCall& call) {
+void PlanFollower::kernel_ended(const ObservedCall& call) {
   if (tracer_) tracer_->kernel_ended(call);
 }
 
-void Follower::end(const ObservedCall& call) {
+void PlanFollower::end(const ObservedCall& call) {
   if (!call.record) {
     if (tracer_) tracer_->end(call, print_);
     return;
@@ -75,18 +75,18 @@ void Follower::end(const ObservedCall& call) {
   ++calls_;
 }
 
-ValuePtr Follower::value(int32_t serial) const {
+ValuePtr PlanFollower::value(int32_t serial) const {
   const auto s = static_cast<size_t>(serial);
   return s < by_serial_.size() ? by_serial_[s].lock() : nullptr;
 }
 
 // A value that nobody knows any more is not missed.
-bool Follower::is_missing(int32_t serial) const {
+bool PlanFollower::is_missing(int32_t serial) const {
   const ValuePtr found = value(serial);
   return found && !found->present() && found->can_be_made();
 }
 
-void Follower::run_planned() {
+void PlanFollower::run_planned() {
   try {
     while (plan_ && next_batch_ <= calls_ && next_batch_ < plan_->trace.calls.size()) {
       run_batch(next_batch_++);
@@ -101,8 +101,8 @@ void Follower::run_planned() {
 
 // Goes through the re-runs from the last one to the first: a re-run is needed if its results stay, or
 // if a later one reads them. Then all actions are done in order.
-void Follower::run_batch(size_t call) {
-  const std::shared_ptr<const StepPlan> plan = plan_;
+void PlanFollower::run_batch(size_t call) {
+  const std::shared_ptr<const OnlinePlan> plan = plan_;
   const auto batch = plan->before_call(call);
   std::vector<char> needed(batch.size(), 0);
   std::vector<int32_t> wanted;
@@ -133,14 +133,14 @@ void Follower::run_batch(size_t call) {
   }
 }
 
-void Follower::run_again(std::span<const PlannedAction> batch, size_t action) {
+void PlanFollower::run_again(std::span<const PlannedAction> batch, size_t action) {
   for (const int32_t serial : plan_->trace.made(static_cast<size_t>(batch[action].of))) {
     if (is_missing(serial)) return remaker_.make(value(serial));
   }
 }
 
-bool Follower::is_over_behind(std::span<const PlannedAction> batch, size_t action,
-                              int32_t serial) const {
+bool PlanFollower::is_over_behind(std::span<const PlannedAction> batch, size_t action,
+                                  int32_t serial) const {
   const Trace& trace = plan_->trace;
   return std::any_of(batch.begin() + static_cast<std::ptrdiff_t>(action), batch.end(),
                      [&](const PlannedAction& later) {
@@ -152,12 +152,12 @@ bool Follower::is_over_behind(std::span<const PlannedAction> batch, size_t actio
                      });
 }
 
-void Follower::release(const PlannedAction& action) {
+void PlanFollower::release(const PlannedAction& action) {
   held_.erase(action.of);
   queue(action.of, action.made_again_at);
 }
 
-void Follower::queue(int32_t serial, int32_t made_again_at) {
+void PlanFollower::queue(int32_t serial, int32_t made_again_at) {
   const ValuePtr found = value(serial);
   if (!found || found->bytes < smallest_) return;
   queued_[serial] = made_again_at;
@@ -165,7 +165,7 @@ void Follower::queue(int32_t serial, int32_t made_again_at) {
   std::push_heap(released_.begin(), released_.end());
 }
 
-Value* Follower::next_to_evict() {
+Value* PlanFollower::next_to_evict() {
   std::vector<Released> pinned;
   Value* next = nullptr;
   while (next == nullptr && !released_.empty()) {
@@ -188,18 +188,18 @@ Value* Follower::next_to_evict() {
   return next;
 }
 
-std::shared_ptr<const StepPlan> Follower::too_small() const {
+std::shared_ptr<const OnlinePlan> PlanFollower::too_small() const {
   if (followed_.given_up) return followed_.given_up;
   return followed_.unplanned_evictions > 0 ? plan_ : nullptr;
 }
 
-void Follower::missing(int64_t bytes) {
+void PlanFollower::missing(int64_t bytes) {
   if (!plan_) return;
   ++followed_.unplanned_evictions;
   followed_.most_missing = std::max(followed_.most_missing, bytes);
 }
 
-bool Follower::give_up() {
+bool PlanFollower::give_up() {
   if (!plan_) return false;
   stop(
       fmt::format("before the end of operation {}, the memory of the plan did not suffice", calls_),
@@ -207,15 +207,15 @@ bool Follower::give_up() {
   return true;
 }
 
-void Follower::make_room_begins() {
+void PlanFollower::make_room_begins() {
   if (tracer_) tracer_->make_room_begins();
 }
 
-void Follower::make_room_ended() {
+void PlanFollower::make_room_ended() {
   if (tracer_) tracer_->make_room_ended();
 }
 
-void Follower::hold_what_outlives(int32_t serial) {
+void PlanFollower::hold_what_outlives(int32_t serial) {
   const auto s = static_cast<size_t>(serial);
   if (s >= plan_->outlives.size() || !plan_->outlives[s]) return;
   const ValuePtr found = value(serial);
@@ -225,8 +225,8 @@ void Follower::hold_what_outlives(int32_t serial) {
 
 // Goes on with another plan whose calls so far are those of the step. What the other plan has
 // released by now may be evicted.
-bool Follower::adopt_another() {
-  const auto fits = [&](const std::shared_ptr<const StepPlan>& other) {
+bool PlanFollower::adopt_another() {
+  const auto fits = [&](const std::shared_ptr<const OnlinePlan>& other) {
     const std::vector<uint64_t>& prints = other->trace.prints;
     return other != plan_ && calls_ < prints.size() && prints[calls_] == print_;
   };
@@ -261,7 +261,7 @@ bool Follower::adopt_another() {
   return true;
 }
 
-void Follower::stop(std::string why_not, bool record) {
+void PlanFollower::stop(std::string why_not, bool record) {
   followed_.why_not = std::move(why_not);
   if (record) {
     tracer_.emplace(values_, plan_->trace.first(calls_), smallest_);
@@ -273,12 +273,12 @@ void Follower::stop(std::string why_not, bool record) {
   released_.clear();
 }
 
-void Follower::finish(int64_t evictions) {
+void PlanFollower::finish(int64_t evictions) {
   held_.clear();
   released_.clear();
   if (plan_) {
     // The plan of a longer step may have been followed, which begins in the same way.
-    const auto is_this = [&](const std::shared_ptr<const StepPlan>& plan) {
+    const auto is_this = [&](const std::shared_ptr<const OnlinePlan>& plan) {
       return plan->trace.prints.size() == calls_ && plan->trace.prints.back() == print_;
     };
     const auto found = std::find_if(plans_.begin(), plans_.end(), is_this);

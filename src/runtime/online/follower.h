@@ -10,25 +10,25 @@
 #include <vector>
 
 #include "runtime/online/observed_call.h"
+#include "runtime/online/online_plan.h"
 #include "runtime/online/remaker.h"
-#include "runtime/online/step_plan.h"
 #include "runtime/online/tracer.h"
 #include "runtime/online/values.h"
 
 namespace reprise::runtime::internal::online {
 
-using StepPlans = std::vector<std::shared_ptr<const StepPlan>>;
+using OnlinePlans = std::vector<std::shared_ptr<const OnlinePlan>>;
 
 // A Followed says what became of a step.
 struct Followed {
-  std::shared_ptr<const StepPlan> plan;      // followed to the end of the step; else null
-  size_t matched = 0;                        // calls that were as planned
-  size_t planned = 0;                        // calls of the plan that was followed last
-  std::string why_not;                       // the step was not planned, or not to its end
-  int64_t unplanned_evictions = 0;           // while a plan was followed
-  int64_t most_missing = 0;                  // bytes: the largest request that was above the plan
-  std::shared_ptr<const StepPlan> given_up;  // its memory did not suffice; else null
-  bool traced = false;                       // `trace` is the whole step
+  std::shared_ptr<const OnlinePlan> plan;      // followed to the end of the step; else null
+  size_t matched = 0;                          // calls that were as planned
+  size_t planned = 0;                          // calls of the plan that was followed last
+  std::string why_not;                         // the step was not planned, or not to its end
+  int64_t unplanned_evictions = 0;             // while a plan was followed
+  int64_t most_missing = 0;                    // bytes: the largest request that was above the plan
+  std::shared_ptr<const OnlinePlan> given_up;  // its memory did not suffice; else null
+  bool traced = false;                         // `trace` is the whole step
   Trace trace;
 };
 
@@ -41,10 +41,10 @@ struct Followed {
 // - What the program lets go of and the plan still reads is held.
 //
 // Without a plan, the follower records the trace.
-class Follower {
+class PlanFollower {
  public:
   // `plans` are in the order in which they are tried.
-  Follower(StepPlans plans, Values& values, Remaker& remaker, int64_t smallest);
+  PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, int64_t smallest);
 
   // The operands are noted and pinned.
   void begin(const ObservedCall& call);
@@ -65,7 +65,7 @@ class Follower {
   void make_room_begins();
   void make_room_ended();
   // Returns the plan that is followed or was given up, if its memory did not suffice. Else null.
-  std::shared_ptr<const StepPlan> too_small() const;
+  std::shared_ptr<const OnlinePlan> too_small() const;
   // The step is over with so many evictions, and nothing is settled yet.
   void finish(int64_t evictions);
   Followed take() { return std::move(followed_); }
@@ -94,9 +94,9 @@ class Follower {
   Values& values_;
   Remaker& remaker_;
   const int64_t smallest_;
-  StepPlans plans_;
-  std::shared_ptr<const StepPlan> plan_;  // null: none is followed
-  std::optional<Tracer> tracer_;          // while the step is recorded
+  OnlinePlans plans_;
+  std::shared_ptr<const OnlinePlan> plan_;  // null: none is followed
+  std::optional<Tracer> tracer_;            // while the step is recorded
   Followed followed_;
 
   int64_t live_before_ = -1;  // bytes that were live before the first call; -1: there was none yet

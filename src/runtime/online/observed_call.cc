@@ -277,7 +277,7 @@ void note_operands(ObservedCall& call, const at::RecordFunction& event, Values& 
   const auto all = event.inputs();
   const auto arguments = all.slice(all.size() - event.num_inputs());
   if (call.leaf && !call.facts.view) {
-    call.record = std::make_shared<Call>(call.facts);
+    call.record = std::make_shared<RecordedCall>(call.facts);
     call.record->grad_mode = at::GradMode::is_enabled();
     call.record->arguments.reserve(arguments.size());
     call.record->operands.reserve(arguments.size());

@@ -13,7 +13,7 @@ PlanAnswer answer_to(const PlanQuestion& question, const PlanFunction& plan) {
   PlanAnswer answer;
   try {
     if (auto found = plan(question.trace, question.options, answer.why_not)) {
-      answer.plan = std::make_shared<const StepPlan>(*std::move(found));
+      answer.plan = std::make_shared<const OnlinePlan>(*std::move(found));
     }
   } catch (const std::exception& error) {
     // The step is over and right; only later ones would have been faster.

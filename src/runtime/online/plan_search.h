@@ -13,25 +13,25 @@
 #include <thread>
 
 #include "reprise/model/units.h"
-#include "runtime/online/step_plan.h"
+#include "runtime/online/online_plan.h"
 
 namespace reprise::runtime::internal::online {
 
 // It is a value of its own. No step has a part in it.
 struct PlanQuestion {
   Trace trace;
-  StepPlanOptions options;
+  OnlinePlanOptions options;
 };
 
 struct PlanAnswer {
-  std::shared_ptr<const StepPlan> plan = {};  // null: there is none
+  std::shared_ptr<const OnlinePlan> plan = {};  // null: there is none
   std::string why_not = {};
   Nanos time = {};  // of the search
 };
 
 // Makes a plan, as plan_step() does.
-using PlanFunction = std::function<std::optional<StepPlan>(const Trace&, const StepPlanOptions&,
-                                                           std::string& why_not)>;
+using PlanFunction = std::function<std::optional<OnlinePlan>(const Trace&, const OnlinePlanOptions&,
+                                                             std::string& why_not)>;
 
 // Asks the function. What it throws becomes the reason why there is no plan.
 PlanAnswer answer_to(const PlanQuestion& question, const PlanFunction& plan);

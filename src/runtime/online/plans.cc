@@ -27,8 +27,8 @@ Plans::Plans(const OnlineOptions& options, PlanFunction plan)
       plan_(std::move(plan)),
       in_use_(options.plan_after > 0 && options.plans > 0 && !options.budget.unlimited()) {}
 
-StepPlans Plans::all() const {
-  StepPlans plans;
+OnlinePlans Plans::all() const {
+  OnlinePlans plans;
   for (const Kept& kept : kept_) plans.push_back(kept.plan);
   return plans;
 }
@@ -44,7 +44,7 @@ Plans::Seen& Plans::seen(uint64_t print) {
   return seen_.front();
 }
 
-std::vector<Plans::Kept>::iterator Plans::row_of(const StepPlan* plan) {
+std::vector<Plans::Kept>::iterator Plans::row_of(const OnlinePlan* plan) {
   return std::find_if(kept_.begin(), kept_.end(),
                       [&](const Kept& row) { return row.plan.get() == plan; });
 }
@@ -107,7 +107,7 @@ void Plans::learn_from_traced(Followed followed, OnlineReport& report) {
 
 // If the memory of the plan did not suffice, the trace is planned again with less. If the plan does
 // not help, it is dropped.
-void Plans::learn_from_planned(const StepPlan& plan, const Followed& followed,
+void Plans::learn_from_planned(const OnlinePlan& plan, const Followed& followed,
                                const OnlineReport& report) {
   const auto kept = row_of(&plan);
   if (kept == kept_.end()) return;
@@ -171,7 +171,7 @@ void Plans::drop(std::vector<Kept>::iterator row, std::string why_not) {
   kept_.erase(row);
 }
 
-void Plans::drop(const StepPlan& plan) {
+void Plans::drop(const OnlinePlan& plan) {
   const auto kept = row_of(&plan);
   if (kept == kept_.end()) return;
   drop(kept, "a step failed in which the memory of the plan did not suffice");

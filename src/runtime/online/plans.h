@@ -9,8 +9,8 @@
 
 #include "reprise/runtime/online.h"
 #include "runtime/online/follower.h"
+#include "runtime/online/online_plan.h"
 #include "runtime/online/plan_search.h"
-#include "runtime/online/step_plan.h"
 
 namespace reprise::runtime::internal::online {
 
@@ -25,12 +25,12 @@ class Plans {
   // Takes the answer of a search in the background, if it is there. It comes before a step begins.
   void receive();
   // Returns the plans to try, the one that was followed last first.
-  StepPlans all() const;
+  OnlinePlans all() const;
   // Learns from a step that came to its end, and plans its trace if it is time. `report.time` is that
   // of the step. It reports the time of planning, and why a step had no plan.
   void learn(Followed followed, OnlineReport& report);
   // Forgets a plan whose memory did not suffice in a step that failed.
-  void drop(const StepPlan& plan);
+  void drop(const OnlinePlan& plan);
 
   // Waits for the search in the background. receive() takes its answer.
   void wait() { search_.wait(); }
@@ -39,7 +39,7 @@ class Plans {
 
  private:
   struct Kept {
-    std::shared_ptr<const StepPlan> plan;
+    std::shared_ptr<const OnlinePlan> plan;
     Bytes reserve = {};  // of the budget, that the plan left unused
     int attempts = 1;    // number of times that the trace was planned
     int64_t reruns = 0;  // number of re-runs without a plan
@@ -52,20 +52,21 @@ class Plans {
   };
   // A Purpose names the trace that a search is for.
   struct Purpose {
-    uint64_t print = 0;                       // of the trace
-    double rerun_cost = 0;                    // of the trace
-    int64_t reruns = 0;                       // number of re-runs without a plan
-    std::shared_ptr<const StepPlan> smaller;  // the plan that needs too much; null: there was none
+    uint64_t print = 0;     // of the trace
+    double rerun_cost = 0;  // of the trace
+    int64_t reruns = 0;     // number of re-runs without a plan
+    std::shared_ptr<const OnlinePlan>
+        smaller;  // the plan that needs too much; null: there was none
   };
 
-  void learn_from_planned(const StepPlan& plan, const Followed& followed,
+  void learn_from_planned(const OnlinePlan& plan, const Followed& followed,
                           const OnlineReport& report);
   void learn_from_traced(Followed followed, OnlineReport& report);
   void search(Purpose purpose, Trace trace, Bytes reserve);
   void accept(const Purpose& purpose, const PlanAnswer& answer);
   Seen& seen(uint64_t print);
   void drop(std::vector<Kept>::iterator row, std::string why_not);
-  std::vector<Kept>::iterator row_of(const StepPlan* plan);
+  std::vector<Kept>::iterator row_of(const OnlinePlan* plan);
   bool may_plan() const;
   bool is_searching();
 

@@ -21,9 +21,9 @@
 
 namespace reprise::runtime::internal::online {
 
-struct Call;
+struct RecordedCall;
 struct EvictedSet;
-using CallPtr = std::shared_ptr<Call>;
+using CallPtr = std::shared_ptr<RecordedCall>;
 
 struct Value {
   explicit Value(const c10::Storage& storage);
@@ -57,7 +57,7 @@ struct Value {
   int64_t made_again = 0;  // counts over all values of the step; 0: never
   int32_t writes = 0;      // versions of the storage before this one
   double used = 0;         // time of the last use, on the clock of modelled costs
-  std::vector<std::weak_ptr<Call>> readers;
+  std::vector<std::weak_ptr<RecordedCall>> readers;
   size_t sweep_readers_at = 32;         // number of readers at which expired ones are dropped
   std::shared_ptr<EvictedSet> evicted;  // its component of evicted values (h_DTR_eq)
   uint64_t mark = 0;                    // of the last walk that met it
@@ -97,9 +97,9 @@ struct Made {
   const Value* previous = nullptr;  // the operand that it is the next version of
 };
 
-// A Call is one call of an operator that has a kernel of its own.
-struct Call {
-  explicit Call(const OperatorFacts& called) : facts(called) {}
+// A RecordedCall is one call of an operator that has a kernel of its own.
+struct RecordedCall {
+  explicit RecordedCall(const OperatorFacts& called) : facts(called) {}
 
   const OperatorFacts& facts;
   std::vector<c10::IValue> arguments;  // None where operands stand
@@ -116,7 +116,7 @@ struct Call {
 // Calls `visit(Value&)` for the operands whose bytes the call reads. One that stands twice is
 // visited twice.
 template <class Visit>
-void for_each_read(const Call& call, Visit&& visit) {
+void for_each_read(const RecordedCall& call, Visit&& visit) {
   for (const Operand& operand : call.operands) {
     if (operand.value && !operand.shape_only) visit(*operand.value);
   }
@@ -125,7 +125,7 @@ void for_each_read(const Call& call, Visit&& visit) {
 // Calls `visit(const CallPtr&, const ValuePtr&)` for the values that one call made from this one.
 template <class Visit>
 void for_each_made_from(const Value& value, Visit&& visit) {
-  for (const std::weak_ptr<Call>& reader : value.readers) {
+  for (const std::weak_ptr<RecordedCall>& reader : value.readers) {
     const CallPtr call = reader.lock();
     if (!call) continue;
     for (const Made& made : call->made) {

@@ -40,7 +40,7 @@ class DrawScope {
 // Pins what a call reads, for a scope.
 class PinnedReads {
  public:
-  PinnedReads(Values& values, const Call& call) : values_(values), call_(call) {
+  PinnedReads(Values& values, const RecordedCall& call) : values_(values), call_(call) {
     for_each_read(call_, [&](Value& value) { values_.pin(value); });
   }
   ~PinnedReads() {
@@ -51,7 +51,7 @@ class PinnedReads {
 
  private:
   Values& values_;
-  const Call& call_;
+  const RecordedCall& call_;
 };
 
 // While values are made, at most so many operands of waiting calls are evicted. The calls that made them
@@ -202,7 +202,7 @@ void Remaker::run(const CallPtr& call) {
 }
 
 // Returns the memory of each operand. An operand that the call writes gets memory of its own.
-std::vector<c10::Storage> Remaker::memory_for(const Call& call) {
+std::vector<c10::Storage> Remaker::memory_for(const RecordedCall& call) {
   std::vector<c10::Storage> memory(call.operands.size());
   for (size_t i = 0; i < memory.size(); ++i) {
     const Operand& operand = call.operands[i];
@@ -241,7 +241,7 @@ c10::Storage Remaker::own_memory(const ValuePtr& value, c10::Storage storage) {
   return storage;
 }
 
-std::vector<c10::IValue> Remaker::arguments_of(const Call& call,
+std::vector<c10::IValue> Remaker::arguments_of(const RecordedCall& call,
                                                const std::vector<c10::Storage>& memory) const {
   std::vector<c10::IValue> stack = call.arguments;
   size_t i = 0;
@@ -279,7 +279,7 @@ std::vector<c10::IValue> Remaker::arguments_of(const Call& call,
   return stack;
 }
 
-void Remaker::take_results(const Call& call, const std::vector<c10::IValue>& results,
+void Remaker::take_results(const RecordedCall& call, const std::vector<c10::IValue>& results,
                            const std::vector<c10::Storage>& memory) {
   for (const Made& made : call.made) {
     const ValuePtr value = made.value.lock();

@@ -46,11 +46,11 @@ class Remaker {
 
   static const Value* missing(Frame& frame);
   void run(const CallPtr& call);
-  std::vector<c10::Storage> memory_for(const Call& call);
+  std::vector<c10::Storage> memory_for(const RecordedCall& call);
   c10::Storage own_memory(const ValuePtr& value, c10::Storage storage);
-  std::vector<c10::IValue> arguments_of(const Call& call,
+  std::vector<c10::IValue> arguments_of(const RecordedCall& call,
                                         const std::vector<c10::Storage>& memory) const;
-  void take_results(const Call& call, const std::vector<c10::IValue>& results,
+  void take_results(const RecordedCall& call, const std::vector<c10::IValue>& results,
                     const std::vector<c10::Storage>& memory);
 
   Values& values_;

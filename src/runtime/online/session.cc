@@ -107,7 +107,7 @@ Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool 
 
 Session::~Session() { close(); }
 
-void Session::follow(StepPlans plans) {
+void Session::follow(OnlinePlans plans) {
   follower_.emplace(std::move(plans), values_, remaker_, smallest_);
   evictor_.follow(&*follower_);
 }

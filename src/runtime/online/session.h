@@ -39,11 +39,11 @@ class Session final : public device::RoomMaker {
   ~Session() override;
 
   // Follows plans, or records the trace of the step. It comes before the step's first operation.
-  void follow(StepPlans plans);
+  void follow(OnlinePlans plans);
   // Returns what became of the step beside its plans, behind settle(). Nothing without follow().
   std::optional<Followed> take_followed();
   // Returns the plan that is followed or was given up, if its memory did not suffice. Else null.
-  std::shared_ptr<const StepPlan> too_small_plan() const {
+  std::shared_ptr<const OnlinePlan> too_small_plan() const {
     return follower_ ? follower_->too_small() : nullptr;
   }
 
@@ -114,7 +114,7 @@ class Session final : public device::RoomMaker {
   Remaker remaker_;
   Evictor evictor_;
   CallCounts counts_;
-  std::optional<Follower> follower_;
+  std::optional<PlanFollower> follower_;
   const int64_t smallest_;
 
   std::optional<device::LimitScope> limit_;

@@ -92,7 +92,7 @@ void Tracer::end(const ObservedCall& call, uint64_t print) {
     }
     return;
   }
-  const Call& record = *call.record;
+  const RecordedCall& record = *call.record;
   std::vector<int32_t>& lists = trace_.values_of_calls;
   const auto here = static_cast<int32_t>(trace_.calls.size());
   TracedCall traced;

@@ -239,7 +239,7 @@ at::Tensor PipelinedStep::State::step(const Tensors& inputs, const Tensors& targ
   try {
     for (const auto& [number, part] : own) part->begin_step(limit);
     reset_peak(kCpu);
-    parts::Walk(ranks.get(), own, last(), options.loss, std::move(data)).run(mine().order);
+    parts::PartWalk(ranks.get(), own, last(), options.loss, std::move(data)).run(mine().order);
     peak = memory_count(kCpu).peak + uncounted;
   } catch (...) {
     if (ranks) ranks->abandon(nullptr);

@@ -8,7 +8,7 @@
 
 namespace reprise::runtime::internal::parts {
 
-void Walk::run(const std::vector<PipelineAction>& order) {
+void PartWalk::run(const std::vector<PipelineAction>& order) {
   for (const PipelineAction& action : order) {
     switch (action.kind) {
       case PipelineActionKind::kForward:
@@ -40,7 +40,7 @@ void Walk::run(const std::vector<PipelineAction>& order) {
   }
 }
 
-void Walk::forward(int32_t part, int32_t batch) {
+void PartWalk::forward(int32_t part, int32_t batch) {
   arrive(MessageKind::kActivation, part, batch);
   if (part == 0) {
     own(part).give(batch, data_.inputs.at(batch));
@@ -50,7 +50,7 @@ void Walk::forward(int32_t part, int32_t batch) {
   own(part).forward(batch);
 }
 
-void Walk::backward(int32_t part, int32_t batch, bool split) {
+void PartWalk::backward(int32_t part, int32_t batch, bool split) {
   arrive(MessageKind::kGradient, part, batch);
   Loss loss;
   at::Tensor value;
@@ -67,7 +67,7 @@ void Walk::backward(int32_t part, int32_t batch, bool split) {
   }
 }
 
-void Walk::receive(const PipelineAction& action) {
+void PartWalk::receive(const PipelineAction& action) {
   const bool activation = action.message == MessageKind::kActivation;
   const int sender = rank_of(activation ? action.part - 1 : action.part + 1);
   const size_t number = under_way_[{true, action.message, action.part, action.micro_batch}] =
@@ -79,7 +79,7 @@ void Walk::receive(const PipelineAction& action) {
   }
 }
 
-void Walk::send(const PipelineAction& action) {
+void PartWalk::send(const PipelineAction& action) {
   const bool activation = action.message == MessageKind::kActivation;
   const int receiver = rank_of(activation ? action.part + 1 : action.part - 1);
   const size_t number = under_way_[{false, action.message, action.part, action.micro_batch}] =
@@ -91,7 +91,7 @@ void Walk::send(const PipelineAction& action) {
   }
 }
 
-void Walk::arrive(MessageKind kind, int32_t part, int32_t batch) {
+void PartWalk::arrive(MessageKind kind, int32_t part, int32_t batch) {
   const auto coming = under_way_.find({true, kind, part, batch});
   if (coming == under_way_.end()) return;
   ranks_->wait(coming->second);

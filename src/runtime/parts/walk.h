@@ -1,4 +1,4 @@
-// A Walk is one step of a rank of a pipeline: the order of its actions, and the messages under way.
+// A PartWalk is one step of a rank of a pipeline: the order of its actions, and the messages under way.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ struct StepData {
   at::Tensor losses = {};        // room for them, on the rank of the last part
 };
 
-class Walk {
+class PartWalk {
  public:
   // `ranks` is null if this process has all parts. `last` is the number of the last part.
-  Walk(distributed::Ranks* ranks, const OwnParts& parts, int32_t last, const PipelineLoss& loss,
+  PartWalk(distributed::Ranks* ranks, const OwnParts& parts, int32_t last, const PipelineLoss& loss,
        StepData data)
       : ranks_(ranks), parts_(parts), last_(last), loss_(loss), data_(std::move(data)) {}
 

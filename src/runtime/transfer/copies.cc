@@ -38,7 +38,7 @@ std::vector<TicketPtr> Copies::tickets_of(const std::vector<int64_t>& actions) c
 // that end() does not know.
 
 void Copies::out(const CopyAction& copy, std::vector<c10::Storage> storages) {
-  FarMemory& memory = *memories_.at(copy.to);
+  OffloadMemory& memory = *memories_.at(copy.to);
   HostCopy& there = host_copies_[{copy.value, copy.to}];
   there = {};
   std::vector<Block> blocks;
@@ -58,7 +58,7 @@ void Copies::out(const CopyAction& copy, std::vector<c10::Storage> storages) {
 }
 
 std::vector<c10::DataPtr> Copies::in(const CopyAction& copy) {
-  FarMemory& memory = *memories_.at(copy.from);
+  OffloadMemory& memory = *memories_.at(copy.from);
   const HostCopy& there = host_copies_.at({copy.value, copy.from});
   std::vector<TicketPtr> after = tickets_of(copy.after);
   after.push_back(there.out);

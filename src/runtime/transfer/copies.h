@@ -16,12 +16,12 @@
 #include "reprise/model/graph.h"
 #include "reprise/model/units.h"
 #include "reprise/run/interpreter.h"
-#include "runtime/transfer/far_memory.h"
+#include "runtime/transfer/offload_memory.h"
 
 namespace reprise::runtime::internal::transfer {
 
 // Memories behind the device, by position in the machine; [0] is null.
-using FarMemories = std::vector<std::shared_ptr<FarMemory>>;
+using OffloadMemories = std::vector<std::shared_ptr<OffloadMemory>>;
 
 // Returns, by value, whether the program copies it out of the device or into it. Throws InputError
 // for copies that do not begin or end at the device.
@@ -39,7 +39,7 @@ struct MovedBytes {
 // leaves a step, end() must be called before the memory of its values is used for something else.
 class Copies {
  public:
-  explicit Copies(FarMemories memories) : memories_(std::move(memories)) {}
+  explicit Copies(OffloadMemories memories) : memories_(std::move(memories)) {}
   ~Copies() { end(); }
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
@@ -76,7 +76,7 @@ class Copies {
   std::vector<TicketPtr> tickets_of(const std::vector<int64_t>& actions) const;
   void wait_for(Ticket& ticket);
 
-  const FarMemories memories_;
+  const OffloadMemories memories_;
   std::map<std::pair<ValueIndex, int32_t>, HostCopy> host_copies_;
   std::map<ValueIndex, TicketPtr> coming_;
   std::map<int64_t, TicketPtr> tickets_;  // by action

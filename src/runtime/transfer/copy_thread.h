@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/transfer/far_memory.h"
+#include "runtime/transfer/offload_memory.h"
 
 namespace reprise::runtime::internal::transfer {
 

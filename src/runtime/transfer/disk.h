@@ -11,8 +11,8 @@
 #include <string>
 
 #include "runtime/transfer/copy_thread.h"
-#include "runtime/transfer/far_memory.h"
 #include "runtime/transfer/file_space.h"
+#include "runtime/transfer/offload_memory.h"
 #include "runtime/transfer/temporary_file.h"
 
 namespace reprise::runtime::internal::transfer {
@@ -29,7 +29,7 @@ struct DiskOptions {
 // of the contents of a block into the buffer is several times faster than a disk.
 //
 // In a child process of fork() there are no threads that copy: out() and in() throw InputError there.
-class Disk final : public FarMemory {
+class Disk final : public OffloadMemory {
  public:
   // Throws InputError if there can be no file in the directory, or no thread.
   explicit Disk(const std::string& directory, const DiskOptions& options = {});

@@ -6,14 +6,14 @@
 #include <c10/core/Stream.h>
 
 #include "reprise/model/machine.h"
-#include "runtime/transfer/far_memory.h"
+#include "runtime/transfer/offload_memory.h"
 
 namespace reprise::runtime::internal::transfer {
 
 // Each direction has a stream. A copy begins when the device has done what was asked of this thread's
 // current stream so far, and a ticket is an event behind the copy: wait() lets the current stream
 // wait for it, and not the host. So what a step computes after a wait finds the bytes.
-class Host final : public FarMemory {
+class Host final : public OffloadMemory {
  public:
   // Throws InputError for the CPU, whose memory this is, and if the device has no streams.
   explicit Host(c10::Device device);

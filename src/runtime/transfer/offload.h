@@ -11,7 +11,7 @@ namespace reprise::runtime::internal::transfer {
 
 struct OpenedMemory {
   Machine machine;  // the device is memory 0, and the opened one is memory 1
-  std::shared_ptr<FarMemory> memory;
+  std::shared_ptr<OffloadMemory> memory;
   Bytes device_bytes = {};  // that its buffers take of the device
 };
 

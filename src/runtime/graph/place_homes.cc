@@ -9,14 +9,14 @@ namespace reprise::runtime::internal::graph {
 
 namespace {
 
-bool is_far(const StepPlanOptions& wanted) {
+bool has_homes(const StepPlanOptions& wanted) {
   return wanted.offload_optimizer || wanted.offload_parameters;
 }
 
 }  // namespace
 
-void StepState::require_far(const StepPlanOptions& wanted) const {
-  if (!is_far(wanted)) return;
+void StepState::require_homes(const StepPlanOptions& wanted) const {
+  if (!has_homes(wanted)) return;
   const std::string name = wanted.offload_optimizer ? "offload_optimizer" : "offload_parameters";
   if (wanted.offload_optimizer && !options.optimizer) {
     throw InputError(
@@ -30,7 +30,7 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
     throw InputError(name + why + ": name it (offload), as in \"disk:/scratch\"");
   }
   if (wanted.offload_parameters &&
-      far_parameters(recording(), updater().updates(), options).empty()) {
+      homed_parameters(recording(), updater().updates(), options).empty()) {
     throw InputError(
         "offload_parameters moves parameters that are frozen (requires_grad is off) or that an "
         "optimizer inside the step updates, of 4096 bytes or more, and this step reads none: name "
@@ -39,13 +39,13 @@ void StepState::require_far(const StepPlanOptions& wanted) const {
   }
 }
 
-FarThings StepState::things_of(const Placement& where) const {
-  return far_things(captured().program, options, where);
+HomedValues StepState::homed_values(const Placement& where) const {
+  return internal::graph::homed_values(captured().program, options, where);
 }
 
 Bytes StepState::bytes_of(const Placement& where) const {
   Bytes sum;
-  for (const FarThing& thing : things_of(where)) sum += Bytes(thing.bytes);
+  for (const HomedValue& one : homed_values(where)) sum += Bytes(one.bytes);
   return sum;
 }
 
@@ -53,33 +53,33 @@ PlacedStep StepState::place(Placement where, Bytes fixed) const {
   return placed(captured().program, options, std::move(where), fixed);
 }
 
-void StepState::move_far(const PlacedStep& next, const transfer::OpenedMemory& there) {
+void StepState::move_homes(const PlacedStep& next, const transfer::OpenedMemory& there) {
   const bool is_there = next.placement.optimizer || next.placement.parameters;
-  if (far_state && (!is_there || far_state->memory() != there.memory)) {
-    far_state->fetch(FarKind::kState);
-    far_state->fetch(FarKind::kParameter);
-    far_state.reset();
+  if (homes && (!is_there || homes->memory() != there.memory)) {
+    homes->fetch(HomedKind::kState);
+    homes->fetch(HomedKind::kParameter);
+    homes.reset();
   }
-  if (is_there && !far_state) {
-    far_state = std::make_shared<FarState>(options.optimizer, recording().device, there.memory);
+  if (is_there && !homes) {
+    homes = std::make_shared<HomeStore>(options.optimizer, recording().device, there.memory);
   }
-  use_far(next);
-  if (far_state) far_state->fetch_unexpected();
+  use_homes(next);
+  if (homes) homes->fetch_unexpected();
 }
 
-void StepState::use_captured_far() {
-  if (!far_state) return;
+void StepState::use_captured_homes() {
+  if (!homes) return;
   if (now().placed.placement != placement) now().placed = place(placement, graph().fixed);
-  use_far(now().placed);
+  use_homes(now().placed);
 }
 
-void StepState::use_far(const PlacedStep& next) {
-  if (far_state) far_state->expect(next.things);
-  std::vector<int64_t> bytes(captured().program.far_bytes.size(), 0);
-  for (const FarThing& thing : next.things) {
-    if (!thing.tensor.defined()) bytes[*thing.update] = thing.bytes;
+void StepState::use_homes(const PlacedStep& next) {
+  if (homes) homes->expect(next.homed);
+  std::vector<int64_t> bytes(captured().program.movable_bytes.size(), 0);
+  for (const HomedValue& one : next.homed) {
+    if (!one.tensor.defined()) bytes[*one.update] = one.bytes;
   }
-  updater().use_far(next.placement.optimizer ? far_state : nullptr, bytes);
+  updater().use_homes(next.placement.optimizer ? homes : nullptr, bytes);
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -1,4 +1,4 @@
-#include "runtime/online/step_plan.h"
+#include "runtime/online/online_plan.h"
 
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ class Conversion {
              int64_t smallest)
       : trace_(trace), graph_(graph), program_(graph, actions), smallest_(smallest) {}
 
-  StepPlan run() {
+  OnlinePlan run() {
     plan_.outlives.assign(trace_.values.size(), false);
     released_.assign(trace_.values.size(), false);
     for (const Program::Entry& entry : program_.entries()) {
@@ -118,15 +118,15 @@ class Conversion {
   const Graph& graph_;
   const Program program_;
   const int64_t smallest_;
-  StepPlan plan_;
+  OnlinePlan plan_;
   std::vector<bool> released_;  // by value: the plan has released it at least once
   uint32_t batch_ = 0;          // the first action before the call that comes next
 };
 
 }  // namespace
 
-std::optional<StepPlan> plan_step(const Trace& trace, const StepPlanOptions& options,
-                                  std::string& why_not) {
+std::optional<OnlinePlan> plan_step(const Trace& trace, const OnlinePlanOptions& options,
+                                    std::string& why_not) {
   const Graph graph = graph_of(trace, options.smallest);
   const int64_t room = (options.budget - options.reserve).count() - trace.live_before -
                        most_small_bytes(trace, options.smallest);
@@ -145,7 +145,7 @@ std::optional<StepPlan> plan_step(const Trace& trace, const StepPlanOptions& opt
                   : "no plan fits the budget";
     return std::nullopt;
   }
-  StepPlan plan = Conversion(trace, graph, found.plan->actions, options.smallest).run();
+  OnlinePlan plan = Conversion(trace, graph, found.plan->actions, options.smallest).run();
   plan.trace = trace;
   return plan;
 }

@@ -130,9 +130,9 @@ void fetch(CapturedStep& step) {
   step.fetch_optimizer_state();
 }
 
-class FarParameters : public CaptureOffload {
+class HomedParameters : public CaptureOffload {
  protected:
-  StepPlanOptions far(const Way& way, Budget budget = {}, bool arena = true) const {
+  StepPlanOptions moving(const Way& way, Budget budget = {}, bool arena = true) const {
     return {.budget = budget,
             .time_limit = kShort,
             .arena = arena,
@@ -142,7 +142,7 @@ class FarParameters : public CaptureOffload {
   }
 };
 
-TEST_F(FarParameters, StepsHaveTheBitsAndTheBytes) {
+TEST_F(HomedParameters, StepsHaveTheBitsAndTheBytes) {
   for (const Way& way : {kOutside, kInside, kAll}) {
     const std::vector<Bits> expected = plain(way, 6);
     for (const bool arena : {false, true}) {
@@ -151,11 +151,11 @@ TEST_F(FarParameters, StepsHaveTheBitsAndTheBytes) {
       CapturedStep step = one.captured();
       step.plan({.budget = "100%", .time_limit = kShort, .offload = offload(disk_of(kFast))});
       const Bytes whole = step.planned().plan->peak;
-      StepPlanOptions least = far(way, Bytes(1));
+      StepPlanOptions least = moving(way, Bytes(1));
       least.time_limit = kShort + kShort;
       const PlanResult none = step.try_plan(least);
       ASSERT_FALSE(none.plan);
-      step.plan(far(way, none.smallest_budget.value() + Bytes(1 << 15), arena));
+      step.plan(moving(way, none.smallest_budget.value() + Bytes(1 << 15), arena));
       EXPECT_LT(step.planned().plan->peak, whole);
       EXPECT_TRUE(verify(step.graph(), *step.planned().plan, step.planned().budget, step.machine())
                       .empty());
@@ -175,11 +175,11 @@ TEST_F(FarParameters, StepsHaveTheBitsAndTheBytes) {
 }
 
 // The peak without the weights is lower by their bytes, but for those of one or two layers.
-TEST_F(FarParameters, ThePeakNoLongerHoldsTheWeights) {
+TEST_F(HomedParameters, ThePeakNoLongerHoldsTheWeights) {
   const Tuned one(kOutside);
   CapturedStep step = one.captured();
   const auto smallest_peak = [&](bool parameters) {
-    StepPlanOptions least = far(kOutside, Bytes(1));
+    StepPlanOptions least = moving(kOutside, Bytes(1));
     least.offload_parameters = parameters;
     return step.try_plan(least).smallest_budget.value().count();
   };
@@ -187,7 +187,7 @@ TEST_F(FarParameters, ThePeakNoLongerHoldsTheWeights) {
   EXPECT_LE(smallest_peak(true), smallest_peak(false) - weights * 2 / 3);
 }
 
-TEST_F(FarParameters, FrozenOnesAreNeverWrittenBackAndTrainedOnesThatSomebodyElseUpdatesStay) {
+TEST_F(HomedParameters, FrozenOnesAreNeverWrittenBackAndTrainedOnesThatSomebodyElseUpdatesStay) {
   const auto moved = [&](const CapturedStep& step, bool out) {
     const std::vector<Action>& actions = step.planned().plan->actions;
     return std::count_if(actions.begin(), actions.end(), [&](const Action& action) {
@@ -203,7 +203,7 @@ TEST_F(FarParameters, FrozenOnesAreNeverWrittenBackAndTrainedOnesThatSomebodyEls
   Tuned one(kOutside);
   one.net->base[1]->weight.set_requires_grad(true);  // The optimizer does not know it.
   CapturedStep step = one.captured();
-  step.plan(far(kOutside));
+  step.plan(moving(kOutside));
   EXPECT_EQ(values(step), kMany - 1);
   EXPECT_GE(moved(step, false), kMany - 1);
   EXPECT_EQ(moved(step, true), 0);
@@ -211,16 +211,16 @@ TEST_F(FarParameters, FrozenOnesAreNeverWrittenBackAndTrainedOnesThatSomebodyEls
   EXPECT_EQ(step.last_step().moved_out, Bytes(0));
   const Tuned other(kAll);
   CapturedStep all = other.captured();
-  all.plan(far(kAll));
+  all.plan(moving(kAll));
   EXPECT_EQ(moved(all, true), kMany);
 }
 
-TEST_F(FarParameters, ParametersThatAreAwayRefuseToBeRead) {
+TEST_F(HomedParameters, ParametersThatAreAwayRefuseToBeRead) {
   const Tuned one(kInside);
   const std::vector<Bits> expected = plain(kInside, 4);
   {
     CapturedStep step = one.captured();
-    step.plan(far(kInside));
+    step.plan(moving(kInside));
     one.run(step);
     one.run(step);
     const at::Tensor weight = one.net->base[0]->weight;
@@ -242,17 +242,17 @@ TEST_F(FarParameters, ParametersThatAreAwayRefuseToBeRead) {
     one.run(step);
     EXPECT_EQ(difference(expected[3], one.bits()), "");
     EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
-    step.plan(far(kInside));
+    step.plan(moving(kInside));
     one.run(step);
   }
   EXPECT_EQ(difference(expected[4], one.bits()), "") << "the end brings them back, too";
 }
 
 // Bits that are loaded between two runs take the place of what is away, in place or as other memory.
-TEST_F(FarParameters, ParametersMayBeLoaded) {
+TEST_F(HomedParameters, ParametersMayBeLoaded) {
   const Tuned one(kOutside), other(kOutside);
   CapturedStep step = one.captured();
-  step.plan(far(kOutside));
+  step.plan(moving(kOutside));
   for (const bool in_place : {true, false}) {
     one.run(step);
     other.plain_step();
@@ -277,7 +277,7 @@ TEST_F(FarParameters, ParametersMayBeLoaded) {
 
 // Within a budget, what pays stays on the device: with a slow disk as much as there is room for. Whatever
 // a plan keeps or sends away, the next plan may do otherwise.
-TEST_F(FarParameters, WhatPaysStaysOnTheDevice) {
+TEST_F(HomedParameters, WhatPaysStaysOnTheDevice) {
   for (const Way& way : {kOutside, kAll}) {
     SCOPED_TRACE(way.frozen);
     const std::vector<Bits> expected = plain(way, 10);
@@ -301,7 +301,7 @@ TEST_F(FarParameters, WhatPaysStaysOnTheDevice) {
         return !value.home.empty() && value.kind == ValueKind::kInput;
       });
     };
-    StepPlanOptions slow = far(way);
+    StepPlanOptions slow = moving(way);
     slow.offload = offload(disk_of(10'000'000));
     slow.time_limit = Nanos(200'000'000);
     step.plan(slow);
@@ -336,7 +336,7 @@ TEST_F(FarParameters, WhatPaysStaysOnTheDevice) {
 }
 
 // The function runs again when another outcome is captured, and reads parameters that are away.
-TEST_F(FarParameters, OutcomesAreCapturedWhileParametersAreAway) {
+TEST_F(HomedParameters, OutcomesAreCapturedWhileParametersAreAway) {
   const Tuned one(kOutside), other(kOutside);
   const auto step_of = [](const Tuned& of) {
     return [net = of.net](const Tensors& in) mutable {
@@ -351,7 +351,7 @@ TEST_F(FarParameters, OutcomesAreCapturedWhileParametersAreAway) {
                                .on_miss = OnMiss::kRecapture,
                                .measure = quick(),
                                .alternatives = none()});
-  step.plan(far(kOutside));
+  step.plan(moving(kOutside));
   for (const bool doubled : {true, false, true, false}) {
     const Tensors inputs = {one.x, at::full({}, doubled)};
     const at::Tensor loss = step.run(inputs), expected = step_of(other)(inputs);
@@ -370,7 +370,7 @@ TEST_F(FarParameters, OutcomesAreCapturedWhileParametersAreAway) {
 // Whatever call of the disk fails, in the run that sends the parameters away or in the next one: if
 // nothing was updated, all is as before the run; else the message says so, and each parameter and its
 // state have the bits of before or of after the update, together.
-TEST_F(FarParameters, FaultsOfTheDiskLeaveWholeParameters) {
+TEST_F(HomedParameters, FaultsOfTheDiskLeaveWholeParameters) {
   for (const Way& way : {kOutside, kAllMomentum}) {
     const std::vector<Bits> expected = plain(way, 3, kFew);
     int before_updates = 0, behind_updates = 0;
@@ -379,7 +379,7 @@ TEST_F(FarParameters, FaultsOfTheDiskLeaveWholeParameters) {
       SCOPED_TRACE(fmt::format("call {}", k));
       const Tuned one(way, kFew);
       CapturedStep step = one.captured();
-      StepPlanOptions options = far(way);
+      StepPlanOptions options = moving(way);
       options.time_limit = Nanos(20'000'000);
       step.plan(options);
       calls.arm(k, k % 2 == 0 ? DiskFault::kNoSpace : DiskFault::kError);
@@ -426,7 +426,7 @@ TEST_F(FarParameters, FaultsOfTheDiskLeaveWholeParameters) {
   }
 }
 
-TEST_F(FarParameters, MistakesAreNamed) {
+TEST_F(HomedParameters, MistakesAreNamed) {
   const auto refuses = [](CapturedStep& of, const StepPlanOptions& options, const char* words) {
     try {
       of.plan(options);
@@ -437,13 +437,13 @@ TEST_F(FarParameters, MistakesAreNamed) {
   };
   const Tuned one(kOutside);
   CapturedStep step = one.captured();
-  StepPlanOptions options = far(kOutside);
+  StepPlanOptions options = moving(kOutside);
   for (const char* nowhere : {"", "auto"}) {
     options.offload = {.to = nowhere};
     refuses(step, options, "needs a memory");
   }
   CapturedStep trained = Tuned({.frozen = false, .inside = false}).captured();
-  refuses(trained, far(kOutside), "freeze what is not trained");
+  refuses(trained, moving(kOutside), "freeze what is not trained");
 }
 
 }  // namespace

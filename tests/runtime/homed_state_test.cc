@@ -18,7 +18,7 @@ namespace {
 namespace nn = torch::nn;
 namespace optim = torch::optim;
 using OptimizerPtr = std::unique_ptr<optim::Optimizer>;
-using MakeFarOptimizer = std::function<OptimizerPtr(std::vector<at::Tensor>)>;
+using MakeHomedOptimizer = std::function<OptimizerPtr(std::vector<at::Tensor>)>;
 
 OptimizerPtr adamw(std::vector<at::Tensor> parameters) {
   return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions(1e-2));
@@ -33,7 +33,7 @@ OptimizerPtr momentum(std::vector<at::Tensor> parameters) {
 
 // A Trained is a network with its optimizer, and a captured step of both.
 struct Trained {
-  explicit Trained(const MakeFarOptimizer& make, int layers = 6) {
+  explicit Trained(const MakeHomedOptimizer& make, int layers = 6) {
     at::manual_seed(5);
     for (int k = 0; k < layers; ++k) {
       net->push_back(nn::Linear(64, 64));
@@ -76,9 +76,9 @@ struct Trained {
   at::Tensor x;
 };
 
-class FarState : public CaptureOffload {
+class HomedState : public CaptureOffload {
  protected:
-  StepPlanOptions far(Budget budget = {}, bool arena = true) const {
+  StepPlanOptions moving(Budget budget = {}, bool arena = true) const {
     return {.budget = budget,
             .time_limit = kShort,
             .arena = arena,
@@ -89,7 +89,7 @@ class FarState : public CaptureOffload {
 
 constexpr int kManySteps = 6, kFewSteps = 3;
 
-std::vector<Bits> plain(const MakeFarOptimizer& make, int steps, int layers = kManySteps) {
+std::vector<Bits> plain(const MakeHomedOptimizer& make, int steps, int layers = kManySteps) {
   const Trained one(make, layers);
   std::vector<Bits> all;
   for (int k = 0; k < steps; ++k) {
@@ -101,9 +101,9 @@ std::vector<Bits> plain(const MakeFarOptimizer& make, int steps, int layers = kM
   return all;
 }
 
-TEST_F(FarState, StepsHaveTheBitsAndTheBytes) {
-  for (const MakeFarOptimizer& make :
-       {MakeFarOptimizer(adamw), MakeFarOptimizer(amsgrad), MakeFarOptimizer(momentum)}) {
+TEST_F(HomedState, StepsHaveTheBitsAndTheBytes) {
+  for (const MakeHomedOptimizer& make :
+       {MakeHomedOptimizer(adamw), MakeHomedOptimizer(amsgrad), MakeHomedOptimizer(momentum)}) {
     const std::vector<Bits> expected = plain(make, 6);
     for (const bool arena : {false, true}) {
       SCOPED_TRACE(arena);
@@ -111,11 +111,11 @@ TEST_F(FarState, StepsHaveTheBitsAndTheBytes) {
       CapturedStep step = one.captured();
       step.plan({.budget = "100%", .time_limit = kShort, .offload = offload(disk_of(kFast))});
       const Bytes whole = step.planned().plan->peak;
-      StepPlanOptions least = far(Bytes(1));
+      StepPlanOptions least = moving(Bytes(1));
       least.time_limit = kShort + kShort;
       const PlanResult none = step.try_plan(least);
       ASSERT_FALSE(none.plan);
-      step.plan(far(none.smallest_budget.value() + Bytes(1 << 14), arena));
+      step.plan(moving(none.smallest_budget.value() + Bytes(1 << 14), arena));
       EXPECT_LT(step.planned().plan->peak, whole);
       EXPECT_TRUE(verify(step.graph(), *step.planned().plan, step.planned().budget, step.machine())
                       .empty());
@@ -137,7 +137,7 @@ TEST_F(FarState, StepsHaveTheBitsAndTheBytes) {
 }
 
 // The peak without the state is lower by the bytes of the state that moves, but for one update's.
-TEST_F(FarState, ThePeakNoLongerHoldsTheState) {
+TEST_F(HomedState, ThePeakNoLongerHoldsTheState) {
   const Trained one(adamw);
   CapturedStep step = one.captured();
   const auto smallest_peak = [&](const StepPlanOptions& options) {
@@ -146,18 +146,18 @@ TEST_F(FarState, ThePeakNoLongerHoldsTheState) {
     return step.try_plan(least).smallest_budget.value().count();
   };
   const int64_t state = 6 * 2 * 64 * 64 * 4;
-  StepPlanOptions here = far();
+  StepPlanOptions here = moving();
   here.offload_optimizer = false;
-  const int64_t without = smallest_peak(here), with = smallest_peak(far());
+  const int64_t without = smallest_peak(here), with = smallest_peak(moving());
   EXPECT_LE(with, without - state * 5 / 6);
   EXPECT_EQ(step.graph().results.size(), 1U) << "no plan was found, so that nothing has changed";
 }
 
-TEST_F(FarState, StateThatIsAwayRefusesToBeRead) {
+TEST_F(HomedState, StateThatIsAwayRefusesToBeRead) {
   const Trained one(adamw);
   {
     CapturedStep step = one.captured();
-    step.plan(far());
+    step.plan(moving());
     step.run({one.x});
     step.run({one.x});
     try {
@@ -173,18 +173,18 @@ TEST_F(FarState, StateThatIsAwayRefusesToBeRead) {
     step.run({one.x});
     EXPECT_EQ(difference(expected[2], one.bits()), "");
     EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
-    step.plan(far());
+    step.plan(moving());
     step.run({one.x});
   }
   EXPECT_EQ(difference(plain(adamw, 4)[3], one.bits()), "") << "the end brings the state back, too";
 }
 
 // State that is loaded between two runs takes the place of what is away.
-TEST_F(FarState, StateMayBeLoaded) {
+TEST_F(HomedState, StateMayBeLoaded) {
   const Trained one(momentum);
   const std::vector<Bits> expected = plain(momentum, 3);
   CapturedStep step = one.captured();
-  step.plan(far());
+  step.plan(moving());
   step.run({one.x});
   step.fetch_optimizer_state();
   std::vector<at::Tensor> parameters, buffers;
@@ -212,7 +212,7 @@ TEST_F(FarState, StateMayBeLoaded) {
 
 // Whatever call of the disk fails: if no parameter was updated, all is as before the step; else the
 // message names those that were, and each of them has the state of after its update.
-TEST_F(FarState, FaultsOfTheDiskLeaveWholeState) {
+TEST_F(HomedState, FaultsOfTheDiskLeaveWholeState) {
   const std::vector<Bits> expected = plain(momentum, 3, kFewSteps);
   int before_updates = 0, behind_updates = 0;
   FaultyDisk calls;
@@ -220,7 +220,7 @@ TEST_F(FarState, FaultsOfTheDiskLeaveWholeState) {
     SCOPED_TRACE(fmt::format("call {}", k));
     const Trained one(momentum, kFewSteps);
     CapturedStep step = one.captured();
-    step.plan(far());
+    step.plan(moving());
     step.run({one.x});
     calls.arm(k, k % 2 == 0 ? DiskFault::kNoSpace : DiskFault::kError);
     std::string message;
@@ -260,7 +260,7 @@ TEST_F(FarState, FaultsOfTheDiskLeaveWholeState) {
   EXPECT_GT(behind_updates, 0);
 }
 
-TEST_F(FarState, MistakesAreNamed) {
+TEST_F(HomedState, MistakesAreNamed) {
   const Trained one(momentum);
   CapturedStep step = one.captured();
   const auto refuses = [](CapturedStep& of, const StepPlanOptions& options, const char* words) {
@@ -271,14 +271,14 @@ TEST_F(FarState, MistakesAreNamed) {
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     }
   };
-  StepPlanOptions nowhere = far();
+  StepPlanOptions nowhere = moving();
   nowhere.offload = {};
   refuses(step, nowhere, "needs a memory");
-  StepPlanOptions automatic = far();
+  StepPlanOptions automatic = moving();
   automatic.offload.to = "auto";
   refuses(step, automatic, "needs a memory");
   CapturedStep without = capture(one.step(), {one.x}, {.measure = quick()});
-  refuses(without, far(), "the step has none");
+  refuses(without, moving(), "the step has none");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "runtime/graph/far_state.h"
+#include "runtime/graph/home_store.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
@@ -18,16 +18,16 @@ namespace reprise::runtime::internal::graph {
 
 using transfer::Block;
 using transfer::drop_memory;
-using transfer::FarMemory;
 using transfer::give_memory;
+using transfer::OffloadMemory;
 using transfer::ParcelPtr;
 using transfer::Ticket;
 using transfer::TicketPtr;
 
 namespace {
 
-std::string away(FarKind kind) {
-  const bool is_state = kind == FarKind::kState;
+std::string away(HomedKind kind) {
+  const bool is_state = kind == HomedKind::kState;
   return fmt::format(
       "a captured step keeps this {} in another memory between its runs ({}). Call {}() of the "
       "step first, which brings it back until the next run",
@@ -36,8 +36,8 @@ std::string away(FarKind kind) {
       is_state ? "fetch_optimizer_state" : "fetch_parameters");
 }
 
-std::string lost(FarKind kind) {
-  const bool is_state = kind == FarKind::kState;
+std::string lost(HomedKind kind) {
+  const bool is_state = kind == HomedKind::kState;
   return fmt::format(
       "this {} was in another memory, and could not be read back when its captured step ended: "
       "load the {} from where you saved it",
@@ -76,7 +76,7 @@ std::vector<c10::Storage> movable_state(const ParameterOptimizer& optimizer, siz
     const auto is_known = [&](const c10::Storage& other) {
       return other.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
     };
-    if (storage.nbytes() < kLeastFarBytes ||
+    if (storage.nbytes() < kLeastMovableBytes ||
         std::any_of(storages.begin(), storages.end(), is_known)) {
       continue;
     }
@@ -93,32 +93,32 @@ int64_t counted(const std::vector<c10::Storage>& storages, c10::Device device) {
   return sum;
 }
 
-FarState::FarState(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device device,
-                   std::shared_ptr<FarMemory> memory)
+HomeStore::HomeStore(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device device,
+                     std::shared_ptr<OffloadMemory> memory)
     : optimizer_(std::move(optimizer)), device_(device), memory_(std::move(memory)) {}
 
-void FarState::expect(const FarThings& things) {
+void HomeStore::expect(const HomedValues& homed) {
   for (Entry& entry : all_) entry.bytes = 0;
-  by_thing_.clear();
-  for (const FarThing& thing : things) {
-    const bool is_parameter = thing.tensor.defined();
-    const auto key = std::make_pair(static_cast<const void*>(thing.tensor.unsafeGetTensorImpl()),
-                                    is_parameter ? 0 : thing.number);
+  by_homed_.clear();
+  for (const HomedValue& one : homed) {
+    const bool is_parameter = one.tensor.defined();
+    const auto key = std::make_pair(static_cast<const void*>(one.tensor.unsafeGetTensorImpl()),
+                                    is_parameter ? 0 : one.number);
     const auto [found, is_new] = position_of_.try_emplace(key, all_.size());
     if (is_new) all_.emplace_back();
     Entry& entry = all_[found->second];
-    entry.kind = is_parameter ? FarKind::kParameter : FarKind::kState;
-    entry.name = thing.name;
-    entry.tensor = thing.tensor;
-    entry.parameter = thing.update ? std::optional(thing.number) : std::nullopt;
-    entry.bytes = thing.bytes;
-    by_thing_.push_back(found->second);
+    entry.kind = is_parameter ? HomedKind::kParameter : HomedKind::kState;
+    entry.name = one.name;
+    entry.tensor = one.tensor;
+    entry.parameter = one.update ? std::optional(one.number) : std::nullopt;
+    entry.bytes = one.bytes;
+    by_homed_.push_back(found->second);
   }
 }
 
-FarState::~FarState() {
+HomeStore::~HomeStore() {
   undo({});
-  for (const FarKind kind : {FarKind::kState, FarKind::kParameter}) {
+  for (const HomedKind kind : {HomedKind::kState, HomedKind::kParameter}) {
     try {
       fetch(kind);
     } catch (const std::exception&) {
@@ -132,19 +132,19 @@ FarState::~FarState() {
   }
 }
 
-FarState::Entry* FarState::state_of(size_t parameter) {
+HomeStore::Entry* HomeStore::state_of(size_t parameter) {
   const auto found =
       position_of_.find({static_cast<const void*>(at::Tensor().unsafeGetTensorImpl()), parameter});
   if (found == position_of_.end() || all_[found->second].bytes == 0) return nullptr;
   return &all_[found->second];
 }
 
-std::vector<c10::Storage> FarState::storages_now(const Entry& entry) const {
-  if (entry.kind == FarKind::kParameter) return {entry.tensor.storage()};
+std::vector<c10::Storage> HomeStore::storages_now(const Entry& entry) const {
+  if (entry.kind == HomedKind::kParameter) return {entry.tensor.storage()};
   return movable_state(*optimizer_, *entry.parameter, device_);
 }
 
-int64_t FarState::bytes_here() const {
+int64_t HomeStore::bytes_here() const {
   int64_t sum = 0;
   for (const Entry& entry : all_) {
     if (entry.bytes > 0 && !entry.home) sum += counted(storages_now(entry), device_);
@@ -152,13 +152,13 @@ int64_t FarState::bytes_here() const {
   return sum;
 }
 
-void FarState::wait_for(Ticket& ticket) {
+void HomeStore::wait_for(Ticket& ticket) {
   const Nanos before = device::wall_clock();
   ticket.wait();
   moved_.waited += device::wall_clock() - before;
 }
 
-std::vector<c10::DataPtr> FarState::take_memory(const Entry& entry) const {
+std::vector<c10::DataPtr> HomeStore::take_memory(const Entry& entry) const {
   c10::Allocator* const allocator = c10::GetAllocator(device_.type());
   const c10::DeviceGuard current(device_);
   std::vector<c10::DataPtr> taken;
@@ -168,8 +168,8 @@ std::vector<c10::DataPtr> FarState::take_memory(const Entry& entry) const {
   return taken;
 }
 
-std::vector<Block> FarState::blocks_in(const Entry& entry,
-                                       const std::vector<c10::DataPtr>& memory) {
+std::vector<Block> HomeStore::blocks_in(const Entry& entry,
+                                        const std::vector<c10::DataPtr>& memory) {
   std::vector<Block> blocks;
   for (size_t s = 0; s < memory.size(); ++s) {
     blocks.push_back({memory[s].get(), static_cast<int64_t>(entry.storages[s].nbytes())});
@@ -177,7 +177,7 @@ std::vector<Block> FarState::blocks_in(const Entry& entry,
   return blocks;
 }
 
-void FarState::give(Entry& entry) {
+void HomeStore::give(Entry& entry) {
   for (size_t s = 0; s < entry.storages.size(); ++s) {
     give_memory(*entry.storages[s].unsafeGetStorageImpl(), std::move(entry.memory[s]));
   }
@@ -185,14 +185,14 @@ void FarState::give(Entry& entry) {
   entry.here = true;
 }
 
-void FarState::drop(Entry& entry) {
+void HomeStore::drop(Entry& entry) {
   for (const c10::Storage& storage : entry.storages) {
     drop_memory(*storage.unsafeGetStorageImpl(), away(entry.kind));
   }
   entry.here = false;
 }
 
-void FarState::park() {
+void HomeStore::park() {
   moved_ = {};
   for (Entry& entry : all_) {
     if (entry.bytes == 0) continue;
@@ -220,7 +220,7 @@ void FarState::park() {
   }
 }
 
-void FarState::fetch(Entry& entry) {
+void HomeStore::fetch(Entry& entry) {
   if (!entry.home) return;
   std::vector<c10::DataPtr> taken = take_memory(entry);
   const TicketPtr ticket = memory_->in(entry.home, blocks_in(entry, taken), {});
@@ -237,20 +237,20 @@ void FarState::fetch(Entry& entry) {
   entry.storages.clear();
 }
 
-void FarState::fetch(FarKind kind) {
+void HomeStore::fetch(HomedKind kind) {
   for (Entry& entry : all_) {
     if (entry.kind == kind) fetch(entry);
   }
 }
 
-void FarState::fetch_unexpected() {
+void HomeStore::fetch_unexpected() {
   for (Entry& entry : all_) {
     if (entry.bytes == 0) fetch(entry);
   }
 }
 
-void FarState::bring(size_t thing) {
-  Entry& entry = of(thing);
+void HomeStore::bring(size_t homed) {
+  Entry& entry = of(homed);
   if (!entry.home) {
     entry.room = at::empty({entry.bytes}, at::TensorOptions(at::kByte).device(device_));
     return;
@@ -260,27 +260,27 @@ void FarState::bring(size_t thing) {
   moved_.in += Bytes(exact(entry.storages));
 }
 
-void FarState::arrive(size_t thing) {
-  Entry& entry = of(thing);
+void HomeStore::arrive(size_t homed) {
+  Entry& entry = of(homed);
   if (!entry.coming) return;
   wait_for(*entry.coming);
   entry.coming.reset();
   give(entry);
 }
 
-void FarState::before_update(size_t parameter) {
+void HomeStore::before_update(size_t parameter) {
   if (Entry* const entry = state_of(parameter)) entry->room = at::Tensor();
 }
 
-void FarState::after_update(size_t parameter) {
+void HomeStore::after_update(size_t parameter) {
   Entry* const entry = state_of(parameter);
   if (entry == nullptr) return;
   entry->storages = storages_now(*entry);
   entry->here = true;
 }
 
-void FarState::send(size_t thing) {
-  Entry& entry = of(thing);
+void HomeStore::send(size_t homed) {
+  Entry& entry = of(homed);
   if (counted(entry.storages, device_) != entry.bytes) {
     throw InputError(fmt::format(
         "the optimizer has made {} of another size than it was measured with: plan without "
@@ -292,16 +292,16 @@ void FarState::send(size_t thing) {
   moved_.out += Bytes(exact(entry.storages));
 }
 
-void FarState::sent(size_t thing) {
-  Entry& entry = of(thing);
+void HomeStore::sent(size_t homed) {
+  Entry& entry = of(homed);
   if (!entry.going) return;
   wait_for(*entry.going);
   entry.going.reset();
   entry.is_written = true;
 }
 
-void FarState::leave(size_t thing) {
-  Entry& entry = of(thing);
+void HomeStore::leave(size_t homed) {
+  Entry& entry = of(homed);
   if (entry.coming) entry.coming->cancel();
   entry.coming.reset();
   entry.memory.clear();
@@ -309,7 +309,7 @@ void FarState::leave(size_t thing) {
   if (entry.here) drop(entry);
 }
 
-void FarState::commit() {
+void HomeStore::commit() {
   for (Entry& entry : all_) {
     if (entry.is_written) entry.home = std::move(entry.written);
     if (entry.here) drop(entry);  // The plan has left it on the device.
@@ -319,7 +319,7 @@ void FarState::commit() {
 }
 
 // The memory of state that stays on the device may be that of the step's arena.
-void FarState::keep_here(Entry& entry) noexcept {
+void HomeStore::keep_here(Entry& entry) noexcept {
   entry.home.reset();
   try {
     const BlockSourceScope heap(nullptr, device_);
@@ -339,7 +339,7 @@ void FarState::keep_here(Entry& entry) noexcept {
   entry.storages.clear();
 }
 
-void FarState::undo(const std::vector<size_t>& updated) noexcept {
+void HomeStore::undo(const std::vector<size_t>& updated) noexcept {
   for (Entry& entry : all_) {
     for (TicketPtr* const ticket : {&entry.coming, &entry.going}) {
       if (*ticket) (*ticket)->cancel();

@@ -16,45 +16,46 @@
 #include <vector>
 
 #include "reprise/runtime/optimizer.h"
-#include "runtime/graph/far_things.h"
+#include "runtime/graph/homed_values.h"
 #include "runtime/transfer/copies.h"
-#include "runtime/transfer/far_memory.h"
+#include "runtime/transfer/offload_memory.h"
 
 namespace reprise::runtime::internal::graph {
 
-constexpr size_t kLeastFarBytes = 4096;  // of a storage that moves, so that a copy carries a page
+constexpr size_t kLeastMovableBytes =
+    4096;  // of a storage that moves, so that a copy carries a page
 
 // Returns the storages of the state that may move: those of the tensors that the optimizer names
-// (ParameterOptimizer::state_of()) on this device, each of at least kLeastFarBytes.
+// (ParameterOptimizer::state_of()) on this device, each of at least kLeastMovableBytes.
 std::vector<c10::Storage> movable_state(const ParameterOptimizer& optimizer, size_t parameter,
                                         c10::Device device);
 // Returns the bytes of these storages, as the device counts them.
 int64_t counted(const std::vector<c10::Storage>& storages, c10::Device device);
 
-enum class FarKind : uint8_t { kState, kParameter };
+enum class HomedKind : uint8_t { kState, kParameter };
 
 // The tensors stay the optimizer's and the model's: only their memory goes and comes, and an access
 // throws while it is away. State that the optimizer makes in a step lies on the device until it is sent.
 //
 // A step calls park(), then bring() .. leave() in the order of the plan, and at last commit() or undo().
 // Things are named by their positions in the list of expect(). What nobody writes is never sent, and may
-// come several times in a step. The old bytes of what is written stay in the far memory until commit().
+// come several times in a step. The old bytes of what is written stay in the other memory until commit().
 // One thread at a time.
-class FarState {
+class HomeStore {
  public:
   // The optimizer may be null if no state moves.
-  FarState(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device device,
-           std::shared_ptr<transfer::FarMemory> memory);
+  HomeStore(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device device,
+            std::shared_ptr<transfer::OffloadMemory> memory);
   // Brings everything back. If that fails, an access throws an exception that says so.
-  ~FarState();
-  FarState(const FarState&) = delete;
-  FarState& operator=(const FarState&) = delete;
+  ~HomeStore();
+  HomeStore(const HomeStore&) = delete;
+  HomeStore& operator=(const HomeStore&) = delete;
 
-  const std::shared_ptr<transfer::FarMemory>& memory() const { return memory_; }
+  const std::shared_ptr<transfer::OffloadMemory>& memory() const { return memory_; }
 
-  // Says what lies in the far memory between the steps from now on. Other things stay where they are.
-  void expect(const FarThings& things);
-  // Returns the bytes of expected things that are on the device now, as the device counts them.
+  // Says what has its home there from now on. Everything else stays where it is.
+  void expect(const HomedValues& homed);
+  // Returns the bytes of expected values that are on the device now, as the device counts them.
   int64_t bytes_here() const;
 
   // Sends everything away that is expected and on the device. Throws InputError if that fails, or if
@@ -62,16 +63,16 @@ class FarState {
   void park();
   // Brings everything of this kind back, until the next step. Throws InputError if that fails; what is
   // back by then stays.
-  void fetch(FarKind kind);
+  void fetch(HomedKind kind);
   // Does the same for what is not expected.
   void fetch_unexpected();
 
   // The parts of a step. bring() takes memory of the device, for state that is not there yet, too.
-  void bring(size_t thing);
-  void arrive(size_t thing);
-  void send(size_t thing);
-  void sent(size_t thing);
-  void leave(size_t thing);
+  void bring(size_t homed);
+  void arrive(size_t homed);
+  void send(size_t homed);
+  void sent(size_t homed);
+  void leave(size_t homed);
   // The optimizer updates this parameter, by its number there.
   void before_update(size_t parameter);
   void after_update(size_t parameter);
@@ -85,7 +86,7 @@ class FarState {
 
  private:
   struct Entry {
-    FarKind kind = FarKind::kState;
+    HomedKind kind = HomedKind::kState;
     std::string name;
     at::Tensor tensor;                   // the parameter, if it is one
     std::optional<size_t> parameter;     // the update of this one writes it
@@ -101,7 +102,7 @@ class FarState {
     at::Tensor room;  // for state that the update will make
   };
 
-  Entry& of(size_t thing) { return all_[by_thing_.at(thing)]; }
+  Entry& of(size_t homed) { return all_[by_homed_.at(homed)]; }
   Entry* state_of(size_t parameter);
   void fetch(Entry& entry);
   std::vector<c10::Storage> storages_now(const Entry& entry) const;
@@ -116,11 +117,11 @@ class FarState {
 
   const std::shared_ptr<ParameterOptimizer> optimizer_;
   const c10::Device device_;
-  const std::shared_ptr<transfer::FarMemory> memory_;
+  const std::shared_ptr<transfer::OffloadMemory> memory_;
   std::vector<Entry> all_;
   // By what an entry is: the parameter's tensor, or the number of the parameter whose state it is.
   std::map<std::pair<const void*, size_t>, size_t> position_of_;
-  std::vector<size_t> by_thing_;  // the positions of the things that were expected last
+  std::vector<size_t> by_homed_;  // the positions of the homed that were expected last
   transfer::MovedBytes moved_;
 };
 

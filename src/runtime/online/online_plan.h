@@ -17,7 +17,7 @@ namespace reprise::runtime::internal::online {
 // own, and no actions.
 struct PlannedAction {
   enum class Kind : uint8_t {
-    kRunAgain,  // Call `of` runs again, if something that it makes is needed and not there.
+    kRunAgain,  // RecordedCall `of` runs again, if something that it makes is needed and not there.
     kRelease,   // Value `of` may be evicted from here on.
   };
   Kind kind = Kind::kRunAgain;
@@ -28,7 +28,7 @@ struct PlannedAction {
   int32_t made_again_at = 0;
 };
 
-struct StepPlan {
+struct OnlinePlan {
   Trace trace;
   std::vector<PlannedAction> actions;
   // By call: its first action. Behind them stand the first action behind the last call, and the end.
@@ -43,7 +43,7 @@ struct StepPlan {
   }
 };
 
-struct StepPlanOptions {
+struct OnlinePlanOptions {
   Bytes budget = {};     // of all live bytes
   Bytes reserve = {};    // of the budget, for what the trace does not show
   int64_t smallest = 0;  // bytes; smaller tensors are not evicted
@@ -53,7 +53,7 @@ struct StepPlanOptions {
 
 // Returns a plan of the trace, or sets `why_not`. The calls stay in their order. It reads nothing but
 // its arguments, and it takes no memory of tensors, so it may run on any thread.
-std::optional<StepPlan> plan_step(const Trace& trace, const StepPlanOptions& options,
-                                  std::string& why_not);
+std::optional<OnlinePlan> plan_step(const Trace& trace, const OnlinePlanOptions& options,
+                                    std::string& why_not);
 
 }  // namespace reprise::runtime::internal::online

@@ -1,5 +1,5 @@
-// These are the things that may lie in another memory between the steps: the optimizer's state, and
-// parameters.
+// These are the values that may have their home in another memory between the steps: the optimizer's
+// state, and parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace reprise::runtime::internal::graph {
 
-// A FarThing is a parameter of the step, or the optimizer's state of one.
-struct FarThing {
+// A HomedValue is a parameter of the step, or the optimizer's state of one.
+struct HomedValue {
   std::string name;
   int64_t bytes = 0;       // as the device counts them
   int32_t external = -1;   // position of a parameter in Recording::externals; -1 for state
@@ -27,17 +27,17 @@ struct FarThing {
   size_t number = 0;                  // of that update's parameter in the optimizer
 };
 
-using FarThings = std::vector<FarThing>;
-// The names of things that stay on the device although they may lie elsewhere.
-using KeptThings = std::set<std::string>;
+using HomedValues = std::vector<HomedValue>;
+// The names of values that stay on the device although they may have another home.
+using KeptNames = std::set<std::string>;
 
 // Returns the state that updates write. `bytes` has the bytes of each update that may move.
-FarThings far_states(const step::Updates& updates, const std::vector<int64_t>& bytes);
+HomedValues homed_states(const step::Updates& updates, const std::vector<int64_t>& bytes);
 
 // Returns the parameters of the options that may lie elsewhere: frozen ones, and those that updates
 // write, each with a storage of at least a page. Parameters stay that somebody updates outside of the
 // step, and those whose memory calls write or the step returns.
-FarThings far_parameters(const step::Recording& recording, const step::Updates& updates,
-                         const CaptureOptions& options);
+HomedValues homed_parameters(const step::Recording& recording, const step::Updates& updates,
+                             const CaptureOptions& options);
 
 }  // namespace reprise::runtime::internal::graph

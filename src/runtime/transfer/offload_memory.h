@@ -46,9 +46,9 @@ using TicketPtr = std::shared_ptr<Ticket>;
 // begun before. The blocks must stay until the copy is over.
 //
 // One thread at a time may call these functions.
-class FarMemory {
+class OffloadMemory {
  public:
-  virtual ~FarMemory() = default;
+  virtual ~OffloadMemory() = default;
   // Takes a place for this many bytes. Throws InputError if there is no room.
   virtual ParcelPtr place(int64_t bytes) = 0;
   // Begins to copy the blocks, one behind the other, to a place of their size.

@@ -1,4 +1,4 @@
-#include "runtime/graph/far_things.h"
+#include "runtime/graph/homed_values.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/graph/far_state.h"
+#include "runtime/graph/home_store.h"
 #include "runtime/graph/step_program.h"
 #include "runtime/step/parameter_names.h"
 
@@ -37,21 +37,21 @@ std::set<int32_t> not_only_read(const Recording& recording) {
 
 }  // namespace
 
-FarThings far_states(const Updates& updates, const std::vector<int64_t>& bytes) {
-  FarThings things;
+HomedValues homed_states(const Updates& updates, const std::vector<int64_t>& bytes) {
+  HomedValues homed;
   for (size_t k = 0; k < updates.each.size(); ++k) {
     if (bytes[k] == 0) continue;
     const Update& update = updates.each[k];
-    things.push_back({.name = "state." + update.name,
-                      .bytes = bytes[k],
-                      .update = k,
-                      .number = update.parameter});
+    homed.push_back({.name = "state." + update.name,
+                     .bytes = bytes[k],
+                     .update = k,
+                     .number = update.parameter});
   }
-  return things;
+  return homed;
 }
 
-FarThings far_parameters(const Recording& recording, const Updates& updates,
-                         const CaptureOptions& options) {
+HomedValues homed_parameters(const Recording& recording, const Updates& updates,
+                             const CaptureOptions& options) {
   const std::vector<at::Tensor> parameters = parameters_of(options);
   const std::vector<std::string> names = step::parameter_names(parameters, options);
   // Several parameters may lie in one storage, which moves as a whole.
@@ -61,7 +61,7 @@ FarThings far_parameters(const Recording& recording, const Updates& updates,
     in_storage[parameters[p].storage().unsafeGetStorageImpl()].push_back(p);
   }
   const std::set<int32_t> excluded = not_only_read(recording);
-  FarThings things;
+  HomedValues homed;
   for (size_t e = 0; e < recording.externals.size(); ++e) {
     const External& external = recording.externals[e];
     const auto position = static_cast<int32_t>(e);
@@ -69,23 +69,23 @@ FarThings far_parameters(const Recording& recording, const Updates& updates,
     if (!external.tensor.has_storage() || external.tensor.device() != recording.device) continue;
     const c10::Storage& storage = external.tensor.storage();
     const auto found = in_storage.find(storage.unsafeGetStorageImpl());
-    if (found == in_storage.end() || storage.nbytes() < kLeastFarBytes) continue;
-    FarThing thing{
+    if (found == in_storage.end() || storage.nbytes() < kLeastMovableBytes) continue;
+    HomedValue one{
         .name = "parameter." + names[found->second.front()],
         .bytes = device::counted_bytes(static_cast<int64_t>(storage.nbytes()), recording.device),
         .external = position,
         .tensor = external.tensor};
     for (size_t k = 0; k < updates.each.size(); ++k) {
       if (updates.each[k].external != position) continue;
-      thing.update = k;
-      thing.number = updates.each[k].parameter;
+      one.update = k;
+      one.number = updates.each[k].parameter;
     }
     const bool is_trained = std::any_of(found->second.begin(), found->second.end(),
                                         [&](size_t p) { return parameters[p].requires_grad(); });
-    if (is_trained && !thing.update) continue;
-    things.push_back(std::move(thing));
+    if (is_trained && !one.update) continue;
+    homed.push_back(std::move(one));
   }
-  return things;
+  return homed;
 }
 
 }  // namespace reprise::runtime::internal::graph
