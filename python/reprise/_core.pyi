@@ -24,8 +24,8 @@ def lower(text: str, name: str) -> str:
 def plan(
     text: str,
     name: str,
-    budget: int | str | None,
     *,
+    budget: int | str | None,
     planner: str,
     schedule_class: str,
     time_limit_ns: int,
@@ -72,6 +72,7 @@ def frontier(
     text: str,
     name: str,
     *,
+    budget: int | str | None = None,
     planner: str,
     schedule_class: str,
     time_limit_ns: int,

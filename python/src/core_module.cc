@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "options.h"
 #include "reprise/check/explain.h"
 #include "reprise/check/pipeline.h"
 #include "reprise/check/replicas.h"
@@ -52,28 +53,31 @@ Machine machine_of(const std::optional<Text>& machine) {
   return machine ? parse_machine(*machine, "machine") : Machine();
 }
 
-PlanOptions options_of(const Text& planner, const Text& schedule_class, int64_t time_limit_ns,
-                       int threads, const Text& allow, const std::optional<Text>& machine,
-                       const ObserverArgument& observer) {
-  return {.planner = planner,
-          .schedule_class = schedule_class,
-          .time_limit = Nanos(time_limit_ns),
-          .threads = threads,
-          .allow = exactness_of(allow),
-          .observer = observer_of(observer),
-          .machine = machine_of(machine)};
+const OptionTable<PlanOptions>& plan_table() {
+  using O = PlanOptions;
+  static const OptionTable<O> table = {
+      {"budget", &O::budget},
+      {"planner", &O::planner},
+      {"schedule_class", &O::schedule_class},
+      {"time_limit_ns", &O::time_limit},
+      {"threads", &O::threads},
+      {"allow", [](O& o, const Text& name) { o.allow = exactness_of(name); }},
+      {"machine", [](O& o, const Text& text) { o.machine = machine_of(text); }},
+      {"observer",
+       [](O& o, const ObserverArgument& observer) { o.observer = observer_of(observer); }},
+  };
+  return table;
 }
 
-py::dict plan_problem(const Text& text, const Text& name, const BudgetArgument& budget,
-                      const Text& planner, const Text& schedule_class, int64_t time_limit_ns,
-                      int threads, const Text& allow, const std::optional<Text>& machine,
-                      const ObserverArgument& observer) {
+PlanOptions options_of(const py::dict& arguments) {
+  return plan_table().read(arguments, {.observer = observer_of({})});
+}
+
+py::dict plan_problem(const Text& text, const Text& name, const py::kwargs& arguments) {
+  const PlanOptions options = options_of(arguments);
   PlanResult result;
   {
     py::gil_scoped_release no_gil;
-    PlanOptions options =
-        options_of(planner, schedule_class, time_limit_ns, threads, allow, machine, observer);
-    options.budget = budget_of(budget);
     const Problem problem = parse_problem(text, name);
     result = std::visit([&](const auto& model) { return plan(model, options); }, problem.model);
     // The plan names the text that was read, as the command `reprise plan` does.
@@ -82,12 +86,10 @@ py::dict plan_problem(const Text& text, const Text& name, const BudgetArgument& 
   return dict_of(result);
 }
 
-std::pair<Text, std::pair<int64_t, int64_t>> find_frontier(
-    const Text& text, const Text& name, const Text& planner, const Text& schedule_class,
-    int64_t time_limit_ns, int threads, const Text& allow, const std::optional<Text>& machine,
-    const ObserverArgument& observer) {
-  const PlanOptions options =
-      options_of(planner, schedule_class, time_limit_ns, threads, allow, machine, observer);
+std::pair<Text, std::pair<int64_t, int64_t>> find_frontier(const Text& text, const Text& name,
+                                                           const py::kwargs& arguments) {
+  const PlanOptions options = options_of(arguments);
+  const py::gil_scoped_release no_gil;
   const Problem problem = parse_problem(text, name);
   Frontier curve =
       std::visit([&](const auto& model) { return frontier(model, options); }, problem.model);
@@ -234,9 +236,7 @@ PYBIND11_MODULE(_core, m) {
       "lower",
       [](const Text& text, const Text& name) { return to_json(lower(parse_chain(text, name))); },
       py::arg("text"), py::arg("name"), NoGil());
-  m.def("plan", &plan_problem, py::arg("text"), py::arg("name"), py::arg("budget"), py::kw_only(),
-        py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
-        py::arg("allow"), py::arg("machine"), py::arg("observer"));
+  m.def("plan", &plan_problem, py::arg("text"), py::arg("name"), plan_table().names().c_str());
   m.def("plan_pipeline", &plan_of_pipeline, py::arg("text"), py::arg("name"), py::kw_only(),
         py::arg("budget"), py::arg("planner"), py::arg("cuts"), py::arg("parts_per_device"),
         py::arg("time_limit_ns"), NoGil());
@@ -245,9 +245,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("simulate_replicas", &simulate_replicas, py::arg("problem"), py::arg("plan"), py::kw_only(),
         py::arg("count"), py::arg("bytes_per_second"), py::arg("latency_ns"),
         py::arg("bucket_bytes"), NoGil());
-  m.def("frontier", &find_frontier, py::arg("text"), py::arg("name"), py::kw_only(),
-        py::arg("planner"), py::arg("schedule_class"), py::arg("time_limit_ns"), py::arg("threads"),
-        py::arg("allow"), py::arg("machine"), py::arg("observer"), NoGil());
+  m.def("frontier", &find_frontier, py::arg("text"), py::arg("name"), plan_table().names().c_str());
   m.def("frontier_svg", &draw_frontier, py::arg("curve"), py::arg("plain_peak"),
         py::arg("plain_time"), py::arg("marks"), py::arg("title"), py::arg("compared"), NoGil());
   m.def("verify", &verify_plan, py::arg("problem"), py::arg("problem_name"), py::arg("plan"),

@@ -58,7 +58,7 @@ def plan(
     """
     text, name = text_of(problem, "problem")
     options = search_options(planner, schedule_class, time_limit, threads, allow, machine, observer)
-    return result_of(_core.plan(text, name, checked_budget(budget), **options))
+    return result_of(_core.plan(text, name, budget=checked_budget(budget), **options))
 
 
 def search_options(

@@ -1,5 +1,7 @@
 #include "captured_step.h"
 
+#include <torch/csrc/utils/pybind.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -8,9 +10,9 @@
 #include <vector>
 
 #include "../errors.h"
+#include "../options.h"
 #include "arguments.h"
 #include "mirror.h"
-#include "options.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "options.h"
+#include "../options.h"
 #include "reprise/runtime/online.h"
 
 namespace reprise::python {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "../options.h"
 #include "arguments.h"
-#include "options.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/pipeline.h"

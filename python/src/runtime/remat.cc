@@ -1,5 +1,7 @@
 #include "remat.h"
 
+#include <torch/csrc/utils/pybind.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,9 +9,9 @@
 #include <vector>
 
 #include "../errors.h"
+#include "../options.h"
 #include "arguments.h"
 #include "mirror.h"
-#include "options.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/remat.h"

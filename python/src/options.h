@@ -1,12 +1,11 @@
 // An OptionTable binds an options struct to keyword arguments: one row for each argument, with what
 // it sets. A new option is one row here, and one line in the stub, which a test compares with the
-// table.
+// table. A table with tensors among its arguments needs PyTorch's casters, too.
 #pragma once
 
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <functional>
 #include <initializer_list>
@@ -15,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "../results.h"
 #include "reprise/model/units.h"
+#include "results.h"
 
 namespace pybind11::detail {
 
