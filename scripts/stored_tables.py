@@ -24,12 +24,12 @@ import tempfile
 
 CHAIN_PLANS = "src/plan/chain src/plan/chain_slots src/plan/common src/model"
 GRAPH_PLANS = "src/plan/graph src/plan/common src/plan/baselines/dtr.cc src/model"
-LEVEL_PLANS = f"{GRAPH_PLANS} src/plan/graph_levels src/plan/homes"
+LEVEL_PLANS = f"{GRAPH_PLANS} src/plan/place"
 CHAIN_MODE = f"{CHAIN_PLANS} src/runtime/chain src/pack src/training/zoo"
 CAPTURE = "src/runtime/graph src/runtime/step"
 GRAPH_MODE = f"{GRAPH_PLANS} {CAPTURE} src/runtime/rewrite src/runtime/arena src/pack"
 COMPILE = f"{GRAPH_PLANS} python/reprise/_compile"
-FAR = f"{GRAPH_MODE} src/plan/graph_levels src/plan/homes src/runtime/transfer"
+FAR = f"{GRAPH_MODE} src/plan/place src/runtime/transfer"
 NETWORKS = "bench/python/networks.py"
 MEASURES = {
     "along_rows": f"{GRAPH_MODE} {NETWORKS}",

@@ -11,7 +11,7 @@
 
 #include "plan/common/admissible.h"
 #include "plan/common/candidates.h"
-#include "plan/homes/homes.h"
+#include "plan/place/homes/homes.h"
 #include "plan/single_budgets.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"

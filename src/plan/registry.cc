@@ -5,12 +5,13 @@
 #include "plan/baselines/baselines.h"
 #include "plan/chain/planner.h"
 #include "plan/chain_slots/planner.h"
-#include "plan/devices/planner.h"
 #include "plan/graph/planner.h"
-#include "plan/graph_levels/planner.h"
 #include "plan/join/planner.h"
-#include "plan/levels/planner.h"
+#include "plan/literature/planner.h"
 #include "plan/pipeline/planner.h"
+#include "plan/place/devices/planner.h"
+#include "plan/place/graph_levels/planner.h"
+#include "plan/place/levels/planner.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
@@ -37,7 +38,7 @@ constexpr PlannerInfo kPlanners[] = {
      .proof = Proof::kTried,
      .source = "Yang et al., ProTrain: Efficient LLM training via automatic memory management, "
                "MLSys 2026",
-     .plan_chain = internal::levels::block4_chain,
+     .plan_chain = internal::literature::block4_chain,
      .moves = true},
     {.name = "chain",
      .summary = "exact optimum over persistent schedules of a chain; also the whole curve",
@@ -73,7 +74,7 @@ constexpr PlannerInfo kPlanners[] = {
      .proof = Proof::kTried,
      .source = "Bencheikh et al., Optimal gradient checkpointing for sparse and recurrent "
                "architectures using off-chip memory, arXiv 2412.11810",
-     .plan_chain = internal::levels::double_checkpoint_chain,
+     .plan_chain = internal::literature::double_checkpoint_chain,
      .moves = true},
     {.name = "dtr",
      .summary = "plain training with evictions when memory is full, made again when needed",
@@ -144,7 +145,7 @@ constexpr PlannerInfo kPlanners[] = {
      .proof = Proof::kTried,
      .source = "Beaumont et al., Optimal GPU-CPU offloading strategies for deep neural network "
                "training, Euro-Par 2020",
-     .plan_chain = internal::levels::offload_only_chain,
+     .plan_chain = internal::literature::offload_only_chain,
      .moves = true},
     {.name = "periodic",
      .summary = "checkpoints at regular distances, every segment recomputed once",
@@ -165,7 +166,7 @@ constexpr PlannerInfo kPlanners[] = {
      .proof = Proof::kTried,
      .source = "Beaumont et al., Efficient combination of rematerialization and offloading for "
                "training DNNs, NeurIPS 2021",
-     .plan_chain = internal::levels::pofo_chain,
+     .plan_chain = internal::literature::pofo_chain,
      .moves = true},
     {.name = "revolve",
      .summary = "binomial checkpointing, optimal for equal stages and one size of slot",
@@ -179,7 +180,7 @@ constexpr PlannerInfo kPlanners[] = {
      .schedule_class = "all+copies",
      .proof = Proof::kTried,
      .source = "PyTorch, torch.autograd.graph.save_on_cpu",
-     .plan_chain = internal::levels::save_on_cpu_chain,
+     .plan_chain = internal::literature::save_on_cpu_chain,
      .moves = true},
     {.name = "zb_h1",
      .summary = "pipelines: weight gradients fill the gaps that 1f1b has",

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "plan/common/admissible.h"
-#include "plan/devices/sequence.h"
-#include "plan/devices/starts.h"
+#include "plan/place/devices/sequence.h"
+#include "plan/place/devices/starts.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"

@@ -9,8 +9,8 @@
 #include "plan/common/search_control.h"
 #include "plan/graph/bound/with_copies.h"
 #include "plan/graph/schedule/ledger.h"
-#include "plan/graph_levels/flow.h"
-#include "plan/graph_levels/improve.h"
+#include "plan/place/graph_levels/flow.h"
+#include "plan/place/graph_levels/improve.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
@@ -75,7 +75,7 @@ void for_questions(int graphs, const Check& check) {
 std::optional<Candidate> moving_alone(const Graph& graph, const Machine& machine, Bytes budget) {
   const internal::schedule::ScheduleModel model(graph);
   const internal::search::ScheduleMoves changes(model);
-  const internal::levels::Carrier carrier(graph, machine);
+  const internal::place::Carrier carrier(graph, machine);
   const SearchControl control({}, "test");
   const Workbench bench{model,
                         changes,
@@ -149,7 +149,7 @@ TEST(GraphLevels, AFlowCostsWhatItsPlanCosts) {
   for_questions(
       40, [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64& random) {
         const internal::schedule::ScheduleModel model(graph);
-        const internal::levels::Carrier carrier(graph, machine);
+        const internal::place::Carrier carrier(graph, machine);
         internal::schedule::ScheduleLedger ledger(model);
         internal::schedule::Schedule schedule = model.lean();
         for (size_t g = 0; g < schedule.intervals.size(); ++g) {

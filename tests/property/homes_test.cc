@@ -1,6 +1,6 @@
 // Tests values that live in other memories between steps: every account of a plan agrees, plans
 // keep to their budgets for any durations, and what an op changes is at home in the end.
-#include "plan/homes/homes.h"
+#include "plan/place/homes/homes.h"
 
 #include <gtest/gtest.h>
 

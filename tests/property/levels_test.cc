@@ -7,8 +7,8 @@
 #include <random>
 #include <string_view>
 
-#include "plan/levels/choices.h"
-#include "plan/levels/judge.h"
+#include "plan/place/levels/choices.h"
+#include "plan/place/levels/judge.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/graph/schedule/ledger.h"
-#include "plan/graph_levels/flow.h"
+#include "plan/place/graph_levels/flow.h"
 #include "reprise/check/simulate.h"
 #include "support/build_graph.h"
 
@@ -16,7 +16,7 @@ using internal::graph_levels::FlowCost;
 using internal::graph_levels::GraphFlow;
 using internal::graph_levels::kStays;
 using internal::graph_levels::RunList;
-using internal::levels::Carrier;
+using internal::place::Carrier;
 using internal::schedule::ScheduleLedger;
 using internal::schedule::ScheduleModel;
 

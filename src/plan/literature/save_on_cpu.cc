@@ -1,0 +1,143 @@
+// This planner moves everything, as a rule without a budget does: torch.autograd.graph.save_on_cpu()
+// in PyTorch, and the activation offloading of most trainers. Each value that the backward needs
+// goes to the other memory behind its last use in the forward, and the runs wait until it has left.
+// It comes back when the backward asks for it, and the runs wait again. So nothing overlaps.
+//
+// Other planners are compared with it. The cost is O(runs * values per run).
+//
+// Values that do not fit into the memory behind the device stay. If there are several lanes, the
+// planner takes the one with the largest bandwidth.
+//
+// Tests: those of every planner; property/levels_test.cc (SaveOnCpuTakesTheTimeOfEveryCopy).
+#include <algorithm>
+#include <vector>
+
+#include "plan/baselines/baselines.h"
+#include "plan/literature/planner.h"
+#include "plan/place/lanes.h"
+#include "plan/place/levels/bound.h"
+#include "reprise/check/simulate.h"
+#include "reprise/model/lower.h"
+
+namespace reprise::internal::literature {
+
+using place::Lane;
+
+namespace {
+
+// A Gap of a value lies around the loss: from its last touch before to its first use behind.
+struct Gap {
+  int64_t last = -1, next = -1;  // runs
+};
+
+const Variant& chosen(const Graph& graph, const Run& run) {
+  return graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
+}
+
+std::vector<Gap> gaps_of(const Graph& graph, const std::vector<Run>& runs, OpIndex loss) {
+  std::vector<Gap> gaps(graph.values.size());
+  bool before = true;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    if (runs[r].op == loss) before = false;
+    const auto at = static_cast<int64_t>(r);
+    const auto touch = [&](ValueIndex value) {
+      Gap& gap = gaps[static_cast<size_t>(value)];
+      if (before) gap.last = at;
+      if (!before && gap.next < 0) gap.next = at;
+    };
+    const Variant& variant = chosen(graph, runs[r]);
+    for (const ValueIndex value : variant.reads) touch(value);
+    for (const ValueIndex value : variant.writes) touch(value);
+  }
+  return gaps;
+}
+
+class Mover {
+ public:
+  Mover(const ChainProblem& problem, const Lane& lane)
+      : graph_(problem.graph),
+        runs_(plain_runs(graph_)),
+        device_(problem.options.machine.memories[0].name),
+        there_(problem.options.machine.memories[static_cast<size_t>(lane.memory)].name) {
+    const OpIndex loss = ChainIndex{problem.chain.stages.size()}.loss();
+    const std::vector<Gap> gaps = gaps_of(graph_, runs_, loss);
+    out_.resize(runs_.size());
+    back_.resize(runs_.size());
+    int64_t room = lane.capacity;
+    for (size_t v = 0; v < gaps.size(); ++v) {
+      const Gap& gap = gaps[v];
+      const int64_t bytes = graph_.values[v].bytes.count();
+      const bool moves = gap.last >= 0 && gap.next > gap.last + 1 &&
+                         graph_.values[v].kind != ValueKind::kInput && bytes <= room;
+      if (!moves) continue;
+      room -= bytes;
+      out_[static_cast<size_t>(gap.last)].push_back(v);
+      back_[static_cast<size_t>(gap.next)].push_back(v);
+    }
+  }
+
+  std::vector<Action> actions() const {
+    std::vector<Action> actions;
+    size_t run = 0;
+    for (const Action& action : with_frees(graph_, runs_)) {
+      if (action.kind != ActionKind::kRun) {
+        actions.push_back(action);
+        continue;
+      }
+      if (run > 0) move_out(run - 1, actions);
+      for (const size_t v : back_[run]) {
+        actions.push_back({ActionKind::kCopy, id(v), "", there_, device_});
+        actions.push_back({ActionKind::kWait, id(v), "", device_});
+        actions.push_back({ActionKind::kFree, id(v), "", there_});
+      }
+      actions.push_back(action);
+      ++run;
+    }
+    return actions;
+  }
+
+ private:
+  const std::string& id(size_t value) const { return graph_.values[value].id; }
+
+  void move_out(size_t run, std::vector<Action>& actions) const {
+    for (const size_t v : out_[run]) {
+      actions.push_back({ActionKind::kCopy, id(v), "", device_, there_});
+      actions.push_back({ActionKind::kWait, id(v), "", there_});
+      actions.push_back({ActionKind::kFree, id(v), ""});
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<Run> runs_;
+  const std::string& device_;
+  const std::string& there_;
+  std::vector<std::vector<size_t>> out_, back_;  // by run: values
+};
+
+}  // namespace
+
+Answer save_on_cpu_chain(const ChainProblem& problem) {
+  const Machine& machine = problem.options.machine;
+  const std::vector<Lane> lanes = place::lanes_of(machine);
+  if (lanes.empty()) return baselines::keep_all_chain(problem);
+  Answer answer;
+  answer.lower_bound = levels::loss_bound(problem.chain, machine, problem.budget);
+  answer.actions = Mover(problem, lanes.front()).actions();
+  const Timeline timeline = simulate(problem.graph, answer.actions, machine);
+  if (timeline.peak > problem.budget) {
+    answer.termination = Termination::kInfeasible;
+    answer.smallest_budget = timeline.peak;
+    const std::vector<BoundAction> bound = reprise::bind(problem.graph, answer.actions, machine);
+    const BoundAction* at =
+        timeline.peak_action < 0 ? nullptr : &bound[static_cast<size_t>(timeline.peak_action)];
+    if (at != nullptr && at->kind == ActionKind::kRun) {
+      answer.blocking_op = problem.graph.ops[static_cast<size_t>(at->target)].id;
+    }
+    return answer;
+  }
+  answer.termination =
+      timeline.time == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
+  return answer;
+}
+
+}  // namespace reprise::internal::literature

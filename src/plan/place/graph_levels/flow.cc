@@ -1,0 +1,351 @@
+#include "plan/place/graph_levels/flow.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <tuple>
+
+namespace reprise::internal::graph_levels {
+
+using place::Carrier;
+using place::Lane;
+using schedule::ScheduleModel;
+
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+// Times of strangers' problems may be as large as they like.
+int64_t plus(int64_t a, int64_t b) {
+  int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? kUnlimited : sum;
+}
+
+}  // namespace
+
+GraphFlow::GraphFlow(const ScheduleModel& model, const Carrier& carrier)
+    : model_(model),
+      carrier_(carrier),
+      held_(carrier.lanes().size()),
+      queue_free_(carrier.machine().channels.size(), 0) {}
+
+FlowCost GraphFlow::build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget) {
+  runs_ = runs;
+  measure(runs, lanes);
+  FlowCost cost = evict(budget);
+  bring_back(budget);
+  settle();
+  cost.time = follow(runs);
+  return cost;
+}
+
+int64_t GraphFlow::level_at(size_t run) const {
+  return run == 0 ? during_[0] : std::max(during_[run], after_[run - 1]);
+}
+
+// Sums up the bytes of every run as if all values stayed, and finds the gaps. Index n stands for
+// the end of the step.
+void GraphFlow::measure(const RunList& runs, const std::vector<int8_t>& lanes) {
+  const size_t n = runs.op_variants.size();
+  const size_t values = model_.graph().values.size();
+  during_.assign(n + 2, 0);
+  after_.assign(n + 2, 0);
+  life_of_.assign(values, -1);
+  lives_.clear();
+  gaps_.clear();
+  next_gap_.clear();
+  first_gap_.assign(n + 2, -1);
+  cursor_.resize(values);
+  for (size_t v = 0; v < values; ++v) {
+    cursor_[v] = model_.first_interval(static_cast<ValueIndex>(v));
+  }
+  for (size_t r = 0; r < n; ++r) {
+    const ScheduleModel::OpVariant& run = model_.op_variant(runs.op_variants[r]);
+    const auto now = static_cast<int32_t>(r);
+    for (const ValueIndex value : model_.reads(run)) {
+      touch(value, now, runs.positions[r], lanes);
+    }
+    for (const ValueIndex value : model_.taken(run)) close(value, true);
+    for (const ValueIndex value : model_.writes(run)) {
+      if (model_.is_input(value)) continue;
+      close(value, false);
+      life_of_[static_cast<size_t>(value)] = static_cast<int32_t>(lives_.size());
+      lives_.push_back({.begin = now, .last = now});
+    }
+  }
+  for (size_t v = 0; v < values; ++v) {
+    const auto value = static_cast<ValueIndex>(v);
+    if (life_of_[v] < 0) continue;
+    if (model_.is_result(value)) {
+      touch(value, static_cast<int32_t>(n), static_cast<int32_t>(model_.plain().size()), lanes);
+    }
+    close(value, false);
+  }
+  int64_t during = model_.always(), after = model_.always();
+  for (size_t r = 0; r <= n; ++r) {
+    during_[r] = during += during_[r];
+    after_[r] = after += after_[r];
+    if (r < n) during_[r] += model_.op_variant(runs.op_variants[r]).workspace;
+  }
+}
+
+void GraphFlow::touch(ValueIndex value, int32_t run, int32_t position,
+                      const std::vector<int8_t>& lanes) {
+  const auto v = static_cast<size_t>(value);
+  if (life_of_[v] < 0) return;
+  Life& life = lives_[static_cast<size_t>(life_of_[v])];
+  const int8_t lane =
+      lane_of(value, runs_.positions[static_cast<size_t>(life.last)], position, lanes);
+  if (lane != kStays && run > life.last + 1 && model_.bytes(value) > 0) {
+    int32_t& first = first_gap_[static_cast<size_t>(life.last) + 1];
+    next_gap_.push_back(first);
+    first = static_cast<int32_t>(gaps_.size());
+    gaps_.push_back(
+        {.value = value, .life = life_of_[v], .last = life.last, .next = run, .lane = lane});
+  }
+  life.last = run;
+}
+
+// Returns the first lane of the intervals that a gap between two positions lies in.
+int8_t GraphFlow::lane_of(ValueIndex value, int32_t from, int32_t to,
+                          const std::vector<int8_t>& lanes) {
+  const int32_t end = model_.first_interval(value + 1);
+  int32_t& at = cursor_[static_cast<size_t>(value)];
+  int8_t lane = kStays;
+  while (at < end) {
+    const schedule::Interval& interval = model_.intervals()[static_cast<size_t>(at)];
+    const bool is_inside = interval.end > from || interval.end >= to;
+    if (is_inside && lane == kStays) lane = lanes[static_cast<size_t>(at)];
+    if (at + 1 == end || model_.intervals()[static_cast<size_t>(at) + 1].begin >= to) break;
+    ++at;
+  }
+  return lane;
+}
+
+// Adds the bytes of a life that is over. A run does not count what it takes.
+void GraphFlow::close(ValueIndex value, bool taken) {
+  int32_t& index = life_of_[static_cast<size_t>(value)];
+  if (index < 0) return;
+  const Life& life = lives_[static_cast<size_t>(index)];
+  const int64_t bytes = model_.bytes(value);
+  const auto begin = static_cast<size_t>(life.begin), last = static_cast<size_t>(life.last);
+  during_[begin] += bytes;
+  during_[taken ? last : last + 1] -= bytes;
+  after_[begin] += bytes;
+  after_[last] -= bytes;
+  index = -1;
+}
+
+// Decides which gaps leave, and before which run.
+FlowCost GraphFlow::evict(int64_t budget) {
+  const size_t n = runs_.op_variants.size();
+  absent_.assign(n + 1, 0);
+  returns_.assign(n + 1, 0);
+  for (size_t l = 0; l < held_.size(); ++l) {
+    if (carrier_.lanes()[l].capacity != kUnlimited) held_[l].assign(n + 1, 0);
+  }
+  open_.clear();
+  by_leave_.clear();
+  FlowCost cost;
+  int64_t absent = 0;
+  for (size_t k = 0; k <= n; ++k) {
+    for (int32_t g = first_gap_[k]; g >= 0; g = next_gap_[static_cast<size_t>(g)]) {
+      const Gap& gap = gaps_[static_cast<size_t>(g)];
+      const bool away = lives_[static_cast<size_t>(gap.life)].away;
+      open_.emplace_back(gap.next + (away ? static_cast<int64_t>(n) + 1 : 0), -g);
+      std::push_heap(open_.begin(), open_.end());
+    }
+    absent -= returns_[k];
+    const int64_t level = level_at(k);
+    while (level - absent > budget && !open_.empty()) {
+      std::pop_heap(open_.begin(), open_.end());
+      const int32_t g = -open_.back().second;
+      open_.pop_back();
+      Gap& gap = gaps_[static_cast<size_t>(g)];
+      Life& life = lives_[static_cast<size_t>(gap.life)];
+      if (life.away) gap.lane = gaps_[static_cast<size_t>(life.leaver)].lane;
+      if (gap.next <= static_cast<int32_t>(k) || !has_room(gap)) continue;
+      gap.leaves = static_cast<int32_t>(k);
+      life.away = true;
+      life.leaver = g;
+      absent += model_.bytes(gap.value);
+      returns_[static_cast<size_t>(gap.next)] += model_.bytes(gap.value);
+      by_leave_.push_back(g);
+    }
+    absent_[k] = absent;
+    if (level - absent > cost.peak) {
+      cost.peak = level - absent;
+      cost.at = static_cast<int32_t>(k);
+    }
+  }
+  return cost;
+}
+
+// Returns whether the value fits into the memory of its lane from its first copy to the end of the
+// gap. If it does, its bytes are taken there.
+bool GraphFlow::has_room(const Gap& gap) {
+  const auto l = static_cast<size_t>(gap.lane);
+  const int64_t capacity = carrier_.lanes()[l].capacity;
+  if (capacity == kUnlimited) return true;
+  const Life& life = lives_[static_cast<size_t>(gap.life)];
+  const int32_t from =
+      life.away ? gaps_[static_cast<size_t>(life.leaver)].next + 1 : life.begin + 1;
+  const int64_t bytes = model_.bytes(gap.value);
+  // Before its last read a value is freed there behind the copies that stand before the same run.
+  const auto begin = held_[l].begin() + from, end = held_[l].begin() + gap.next + 1;
+  if (std::any_of(begin, end, [&](int64_t held) { return held > capacity - bytes; })) return false;
+  std::for_each(begin, end, [&](int64_t& held) { held += bytes; });
+  return true;
+}
+
+// Puts the copies back as early as the bytes allow, in the order of the reads.
+void GraphFlow::bring_back(int64_t budget) {
+  const size_t n = runs_.op_variants.size();
+  room_.resize(n + 1);
+  for (size_t k = 0; k <= n; ++k) room_[k] = budget - level_at(k) + absent_[k];
+  by_next_ = by_leave_;
+  std::stable_sort(by_next_.begin(), by_next_.end(), [&](int32_t a, int32_t b) {
+    return gaps_[static_cast<size_t>(a)].next < gaps_[static_cast<size_t>(b)].next;
+  });
+  int32_t earliest = 0;
+  for (const int32_t g : by_next_) {
+    Gap& gap = gaps_[static_cast<size_t>(g)];
+    const int64_t bytes = model_.bytes(gap.value);
+    const int32_t first = std::max(earliest, gap.leaves);
+    int32_t back = gap.next;
+    while (back > first && room_[static_cast<size_t>(back) - 1] >= bytes) --back;
+    for (int32_t k = back; k < gap.next; ++k) room_[static_cast<size_t>(k)] -= bytes;
+    if (back == gap.leaves) {
+      gap.leaves = -1;  // It need not leave at all.
+    } else {
+      gap.back = earliest = back;
+    }
+  }
+  const auto stays = [&](int32_t g) { return gaps_[static_cast<size_t>(g)].leaves < 0; };
+  std::erase_if(by_leave_, stays);
+  std::erase_if(by_next_, stays);
+}
+
+// Finds the gaps whose values are sent out, and those behind which they are freed elsewhere.
+void GraphFlow::settle() {
+  for (Life& life : lives_) life.leaver = -1;
+  by_write_.clear();
+  for (const int32_t g : by_leave_) {  // ascending by the run before which they leave
+    Life& life = lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)];
+    if (life.leaver < 0) by_write_.push_back(g);
+    life.leaver = g;
+  }
+  for (const Life& life : lives_) {
+    if (life.leaver >= 0) gaps_[static_cast<size_t>(life.leaver)].ends = true;
+  }
+  const auto written = [&](int32_t g) {
+    return lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)].begin;
+  };
+  std::stable_sort(by_write_.begin(), by_write_.end(),
+                   [&](int32_t a, int32_t b) { return written(a) < written(b); });
+}
+
+void GraphFlow::send(size_t g, int32_t run, int64_t now) {
+  Gap& gap = gaps_[g];
+  const auto lane = static_cast<size_t>(gap.lane);
+  int64_t& free = queue_free_[static_cast<size_t>(carrier_.lanes()[lane].out_queue)];
+  gap.sent = run;
+  gap.out_end = free = plus(std::max(free, now), carrier_.out_time(lane, gap.value));
+}
+
+// Goes through the actions in the order in which actions() writes them, and decides before which
+// run each copy out stands. Returns the time of the compute stream.
+int64_t GraphFlow::follow(const RunList& runs) {
+  const std::vector<Lane>& lanes = carrier_.lanes();
+  const auto n = static_cast<int32_t>(runs.op_variants.size());
+  std::fill(queue_free_.begin(), queue_free_.end(), 0);
+  waiting_.clear();
+  int64_t now = 0;
+  size_t out = 0, leave = 0, back = 0, wait = 0;
+  const auto gap_of = [&](int32_t g) -> Gap& { return gaps_[static_cast<size_t>(g)]; };
+  for (int32_t k = 0; k <= n; ++k) {
+    const int64_t time =
+        k == n ? 0 : model_.op_variant(runs.op_variants[static_cast<size_t>(k)]).time;
+    for (; out < by_write_.size(); ++out) {
+      const Gap& gap = gap_of(by_write_[out]);
+      if (lives_[static_cast<size_t>(gap.life)].begin >= k) break;
+      waiting_.emplace_back(gap.leaves, by_write_[out]);
+      std::push_heap(waiting_.begin(), waiting_.end(), std::greater<>());
+    }
+    while (!waiting_.empty()) {
+      const Gap& gap = gap_of(waiting_.front().second);
+      const Lane& lane = lanes[static_cast<size_t>(gap.lane)];
+      const bool idle = queue_free_[static_cast<size_t>(lane.out_queue)] < plus(now, time);
+      if (gap.leaves > k && !idle) break;
+      send(static_cast<size_t>(waiting_.front().second), k, now);
+      std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<>());
+      waiting_.pop_back();
+    }
+    for (; leave < by_leave_.size() && gap_of(by_leave_[leave]).leaves == k; ++leave) {
+      now = std::max(now, gap_of(by_leave_[leave]).out_end);
+    }
+    for (; back < by_next_.size() && gap_of(by_next_[back]).back == k; ++back) {
+      Gap& gap = gap_of(by_next_[back]);
+      const auto lane = static_cast<size_t>(gap.lane);
+      int64_t& free = queue_free_[static_cast<size_t>(lanes[lane].in_queue)];
+      gap.in_end = free = plus(std::max(free, now), carrier_.in_time(lane, gap.value));
+    }
+    for (; wait < by_next_.size() && gap_of(by_next_[wait]).next == k; ++wait) {
+      now = std::max(now, gap_of(by_next_[wait]).in_end);
+    }
+    now = plus(now, time);
+  }
+  return now;
+}
+
+std::vector<Action> GraphFlow::actions() const {
+  const Graph& graph = model_.graph();
+  std::vector<Run> runs;
+  for (const int32_t op_variant : runs_.op_variants) {
+    runs.push_back(model_.op_variant(op_variant).run);
+  }
+  const std::string& device = carrier_.machine().memories[0].name;
+  const auto gap_of = [&](int32_t g) -> const Gap& { return gaps_[static_cast<size_t>(g)]; };
+  const auto id = [&](const Gap& gap) { return graph.values[static_cast<size_t>(gap.value)].id; };
+  const auto memory = [&](const Gap& gap) -> const std::string& {
+    const Lane& lane = carrier_.lanes()[static_cast<size_t>(gap.lane)];
+    return carrier_.machine().memories[static_cast<size_t>(lane.memory)].name;
+  };
+  // By run: the gaps sent before it, in the order of their channels.
+  std::vector<int32_t> by_send = by_write_;
+  std::sort(by_send.begin(), by_send.end(), [&](int32_t a, int32_t b) {
+    const Gap &one = gap_of(a), &other = gap_of(b);
+    return std::tuple(one.sent, one.leaves, a) < std::tuple(other.sent, other.leaves, b);
+  });
+  std::vector<Action> actions;
+  size_t out = 0, leave = 0, back = 0, wait = 0;
+  const auto before = [&](int32_t k) {
+    for (; out < by_send.size() && gap_of(by_send[out]).sent == k; ++out) {
+      const Gap& gap = gap_of(by_send[out]);
+      actions.push_back({ActionKind::kCopy, id(gap), "", device, memory(gap)});
+    }
+    for (; leave < by_leave_.size() && gap_of(by_leave_[leave]).leaves == k; ++leave) {
+      const Gap& gap = gap_of(by_leave_[leave]);
+      if (gap.sent >= 0) actions.push_back({ActionKind::kWait, id(gap), "", memory(gap)});
+      actions.push_back({ActionKind::kFree, id(gap), ""});
+    }
+    for (; back < by_next_.size() && gap_of(by_next_[back]).back == k; ++back) {
+      const Gap& gap = gap_of(by_next_[back]);
+      actions.push_back({ActionKind::kCopy, id(gap), "", memory(gap), device});
+    }
+    for (; wait < by_next_.size() && gap_of(by_next_[wait]).next == k; ++wait) {
+      const Gap& gap = gap_of(by_next_[wait]);
+      actions.push_back({ActionKind::kWait, id(gap), "", device});
+      if (gap.ends) actions.push_back({ActionKind::kFree, id(gap), "", memory(gap)});
+    }
+  };
+  int32_t k = 0;
+  for (Action& action : with_frees(graph, runs)) {
+    if (action.kind == ActionKind::kRun) before(k++);
+    actions.push_back(std::move(action));
+  }
+  before(k);
+  return actions;
+}
+
+}  // namespace reprise::internal::graph_levels

@@ -1,0 +1,372 @@
+#include "plan/place/graph_levels/improve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "plan/graph/schedule/ledger.h"
+
+namespace reprise::internal::graph_levels {
+
+using common::SearchControl;
+using schedule::Early;
+using schedule::Interval;
+using schedule::Keeping;
+using schedule::kPutOff;
+using schedule::Schedule;
+using schedule::ScheduleLedger;
+using schedule::ScheduleModel;
+
+namespace {
+
+constexpr double kCooling = 1e-3;                 // the last temperature, as a share of the first
+constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
+// The clock sets the temperature only where it is ahead of the flows by this share of the time. So a
+// search that ends before its time does not depend on it.
+constexpr double kHeadStart = 0.1;
+constexpr int kDraws = 12;       // until an interval with a wanted fate is found
+constexpr size_t kMostRow = 64;  // ops that are treated alike at once
+// Shares of proposals.
+constexpr double kRows = 0.1, kOps = 0.15, kSecond = 0.3;
+
+class Climb {
+ public:
+  Climb(const Workbench& bench, Candidate start, const Effort& effort)
+      : bench_(bench),
+        model_(bench.model),
+        changes_(bench.changes),
+        effort_(effort),
+        control_(bench.control.part(effort.share)),
+        ledger_(bench.model),
+        flow_(bench.model, bench.carrier),
+        best_(std::move(start)),
+        lanes_(best_.fates.lanes),
+        now_(best_.cost) {
+    random_.seed(effort.seed);
+  }
+
+  Candidate run() {
+    if (!ledger_.assign(best_.fates.schedule)) return std::move(best_);
+    const double ops = static_cast<double>(std::max<size_t>(1, model_.plain().size()));
+    const double mean = std::max(1.0, static_cast<double>(ledger_.time()) / ops);
+    const auto begin = std::chrono::steady_clock::now();
+    double clock = 0;
+    for (int64_t e = 0; e < effort_.evaluations; ++e) {
+      if (bench_.fits(best_) && best_.cost.time <= effort_.floor) break;
+      if (e % kEvaluationsBetweenLooks == 0) {
+        if (control_.out_of_time()) break;
+        effort_.report();
+        clock = (control_.share_over(begin) - kHeadStart) / (1 - kHeadStart);
+      }
+      const double done =
+          std::max(clock, static_cast<double>(e) / static_cast<double>(effort_.evaluations));
+      const double heat = mean * effort_.heat * std::pow(kCooling, done);
+      step(heat);
+    }
+    return std::move(best_);
+  }
+
+ private:
+  uint64_t below(size_t count) { return random_() % count; }
+  double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
+  double worth(const FlowCost& cost) const {
+    const auto over = static_cast<double>(std::max<int64_t>(0, cost.peak - bench_.budget));
+    return static_cast<double>(cost.time) + bench_.price * over;
+  }
+
+  void step(double heat) {
+    lane_log_.clear();
+    propose();
+    if (!ledger_.changed() && lane_log_.empty()) return;
+    const double limit = worth(now_) - heat * std::log(std::max(1e-12, uniform()));
+    const auto most = static_cast<int64_t>(std::min(limit, 9e18));
+    if (ledger_.changed() && !ledger_.apply_changes(most)) return undo();
+    ledger_.list(runs_.op_variants, runs_.positions);
+    const FlowCost cost = flow_.build(runs_, lanes_, bench_.budget);
+    if (worth(cost) > limit) return undo();
+    ledger_.commit();
+    now_ = cost;
+    const auto rank = [&](const FlowCost& c) {
+      return std::pair(std::max<int64_t>(0, c.peak - bench_.budget), c.time);
+    };
+    if (rank(cost) < rank(best_.cost)) best_ = {{ledger_.schedule(), lanes_}, cost};
+  }
+
+  void undo() {
+    ledger_.undo();
+    for (size_t k = lane_log_.size(); k-- > 0;) {
+      lanes_[static_cast<size_t>(lane_log_[k].first)] = lane_log_[k].second;
+    }
+  }
+
+  Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[static_cast<size_t>(g)]; }
+  bool must_keep(int32_t g) const { return model_.intervals()[static_cast<size_t>(g)].must_keep; }
+  int8_t lane(int32_t g) const { return lanes_[static_cast<size_t>(g)]; }
+
+  void set_keeping(int32_t g, Keeping keeping_now) {
+    if (keeping(g) != keeping_now) ledger_.set_interval(g, keeping_now);
+  }
+  void set_lane(int32_t g, int8_t lane_now) {
+    if (lane(g) == lane_now) return;
+    lane_log_.emplace_back(g, lane(g));
+    lanes_[static_cast<size_t>(g)] = lane_now;
+  }
+  int8_t some_lane() { return static_cast<int8_t>(below(bench_.carrier.lanes().size())); }
+
+  void propose() {
+    if (!effort_.again) {
+      change_lane();
+      while (below(3) == 0) change_lane();
+      return;
+    }
+    const double draw = uniform();
+    if (draw < kRows && !changes_.makers.empty()) return copy_row();
+    if (draw < kRows + kOps) change_op();
+    propose_fate();
+    if (uniform() < kSecond) propose_fate();
+  }
+
+  void propose_fate() {
+    if (now_.peak > bench_.budget && below(2) == 0) return give_up_at_peak();
+    switch (below(8)) {
+      case 0:
+      case 1:
+        return change_fate();
+      case 2:
+      case 3:
+        return change_lane();
+      case 4:
+      case 5:  // One value is kept in place of another one.
+        keep_again();
+        return give_up(-1);
+      case 6:
+        return keep_again();
+      default:
+        return give_up(-1);
+    }
+  }
+
+  void change_lane() {
+    const bool any = bench_.movable.empty() || below(8) == 0;
+    const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
+    if (from.empty()) return;
+    const int32_t g = from[below(from.size())];
+    set_lane(g, lane(g) == kStays ? some_lane() : kStays);
+  }
+
+  void change_fate() {
+    if (changes_.intervals.empty()) return change_lane();
+    const int32_t g = changes_.intervals[below(changes_.intervals.size())];
+    if (keeping(g) == Keeping::kKeep) return drop(g);
+    if (below(4) == 0) {
+      return set_keeping(g, keeping(g) == Keeping::kDrop ? Keeping::kOnRerun : Keeping::kDrop);
+    }
+    keep(g);
+  }
+
+  void drop(int32_t g) { set_keeping(g, below(4) != 0 ? Keeping::kOnRerun : Keeping::kDrop); }
+  void keep(int32_t g) {
+    set_keeping(g, Keeping::kKeep);
+    if (below(4) != 0) set_lane(g, some_lane());
+  }
+
+  void keep_again() {
+    for (int draw = 0; draw < kDraws && !changes_.intervals.empty(); ++draw) {
+      const int32_t g = changes_.intervals[below(changes_.intervals.size())];
+      if (keeping(g) != Keeping::kKeep) return keep(g);
+    }
+  }
+
+  // Drops a value that is kept, across a position if one is given.
+  void give_up(int32_t position) {
+    for (int draw = 0; draw < kDraws && !changes_.intervals.empty(); ++draw) {
+      const int32_t g = changes_.intervals[below(changes_.intervals.size())];
+      const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
+      if (keeping(g) == Keeping::kDrop) continue;
+      if (position >= 0 && (interval.begin > position || interval.end < position)) continue;
+      return drop(g);
+    }
+  }
+
+  void give_up_at_peak() {
+    ledger_.list(runs_.op_variants, runs_.positions);
+    const auto at = static_cast<size_t>(now_.at);
+    const auto end = static_cast<int32_t>(model_.plain().size());
+    const int32_t position = at < runs_.positions.size() ? runs_.positions[at] : end;
+    if (position < end && changes_.first_variants[static_cast<size_t>(position)].size() > 1 &&
+        below(3) == 0) {
+      const auto& variants = changes_.first_variants[static_cast<size_t>(position)];
+      return ledger_.set_variant(position, variants[below(variants.size())]);
+    }
+    if (below(2) == 0) return give_up(position);
+    const bool any = bench_.movable.empty() || below(8) == 0;
+    const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
+    for (int draw = 0; draw < kDraws && !from.empty(); ++draw) {
+      const int32_t g = from[below(from.size())];
+      const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
+      if (lane(g) != kStays || interval.begin > position || interval.end < position) continue;
+      return set_lane(g, some_lane());
+    }
+  }
+
+  // A row of ops, with the values that they make, is treated like another row that looks alike.
+  void copy_row() {
+    const OpIndex to = changes_.makers[below(changes_.makers.size())];
+    const std::vector<OpIndex>& alike =
+        changes_.alike[static_cast<size_t>(changes_.kind[static_cast<size_t>(to)])];
+    const OpIndex from = alike[below(alike.size())];
+    if (from == to) return;
+    const bool exchange = below(2) == 0;
+    const auto count = static_cast<OpIndex>(changes_.kind.size());
+    const auto length = static_cast<OpIndex>(size_t{1} << below(7));
+    for (OpIndex d = 0; d < std::min<OpIndex>(length, kMostRow) && std::max(from, to) + d < count;
+         ++d) {
+      const auto source = static_cast<size_t>(from + d), target = static_cast<size_t>(to + d);
+      if (changes_.kind[source] != changes_.kind[target]) break;
+      const std::vector<ValueIndex>& of = model_.graph().ops[source].variants.front().writes;
+      const std::vector<ValueIndex>& for_these = model_.graph().ops[target].variants.front().writes;
+      for (size_t k = 0; k < of.size(); ++k) copy_value(of[k], for_these[k], exchange);
+    }
+  }
+
+  void copy_value(ValueIndex from, ValueIndex to, bool exchange) {
+    const int32_t source = model_.first_interval(from), target = model_.first_interval(to);
+    const int32_t count =
+        std::min(model_.first_interval(from + 1) - source, model_.first_interval(to + 1) - target);
+    for (int32_t k = 0; k < count; ++k) {
+      const int32_t there = source + k, here = target + k;
+      const Keeping keeping_there = keeping(there), keeping_here = keeping(here);
+      const int8_t lane_there = lane(there), lane_here = lane(here);
+      if (!must_keep(here) && !must_keep(there)) {
+        set_keeping(here, keeping_there);
+        if (exchange) set_keeping(there, keeping_here);
+      }
+      set_lane(here, lane_there);
+      if (exchange) set_lane(there, lane_here);
+    }
+  }
+
+  // An op runs in another way, or at another time.
+  void change_op() {
+    switch (below(5)) {
+      case 0: {
+        if (changes_.flexible.empty()) return;
+        const int32_t p = changes_.flexible[below(changes_.flexible.size())];
+        const std::vector<int32_t>& variants = changes_.first_variants[static_cast<size_t>(p)];
+        return ledger_.set_variant(p, variants[below(variants.size())]);
+      }
+      case 1: {
+        if (changes_.repeatable.empty()) return;
+        const int32_t p = changes_.repeatable[below(changes_.repeatable.size())];
+        const OpIndex op = model_.plain()[static_cast<size_t>(p)].op;
+        const size_t count = model_.graph().ops[static_cast<size_t>(op)].variants.size();
+        return ledger_.set_on_demand(p, static_cast<int32_t>(below(count + 1)) - 1);
+      }
+      case 2: {
+        const std::vector<Choice>& choices = model_.graph().choices;
+        if (choices.empty()) return;
+        const size_t c = below(choices.size());
+        return ledger_.set_realization(static_cast<int32_t>(c),
+                                       static_cast<int32_t>(below(choices[c].realizations.size())));
+      }
+      case 3: {
+        if (changes_.patient.empty()) return;
+        const int32_t p = changes_.patient[below(changes_.patient.size())];
+        const auto at = static_cast<size_t>(p);
+        const bool waits = ledger_.schedule().variant[at] == kPutOff;
+        return ledger_.set_variant(p, waits ? model_.plain()[at].variant : kPutOff);
+      }
+      default:
+        return change_early();
+    }
+  }
+
+  // A value is made before it is read, or no longer.
+  void change_early() {
+    if (changes_.intervals.empty()) return;
+    std::vector<Early> all = ledger_.schedule().early;
+    if (!all.empty() && below(2) == 0) {
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(below(all.size())));
+      return ledger_.set_early(std::move(all));
+    }
+    const int32_t g = changes_.intervals[below(changes_.intervals.size())];
+    const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
+    const auto length = static_cast<size_t>(interval.end - interval.begin);
+    const Early early{interval.begin + 1 + static_cast<int32_t>(below(length)), g};
+    all.insert(std::lower_bound(all.begin(), all.end(), early), early);
+    ledger_.set_early(std::move(all));
+    set_keeping(g, Keeping::kOnRerun);
+  }
+
+  const Workbench& bench_;
+  const ScheduleModel& model_;
+  const search::ScheduleMoves& changes_;
+  const Effort effort_;
+  const SearchControl control_;
+  ScheduleLedger ledger_;
+  GraphFlow flow_;
+  Candidate best_;
+  std::vector<int8_t> lanes_;
+  FlowCost now_;
+  RunList runs_;
+  std::vector<std::pair<int32_t, int8_t>> lane_log_;  // what lanes were before the proposal
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+std::vector<int32_t> movable_intervals(const ScheduleModel& model, bool with_ops) {
+  std::vector<int32_t> movable;
+  for (size_t g = 0; g < model.intervals().size(); ++g) {
+    const Interval& interval = model.intervals()[g];
+    if (model.bytes(interval.value) > 0 && with_ops == (interval.end - interval.begin > 1)) {
+      movable.push_back(static_cast<int32_t>(g));
+    }
+  }
+  return movable;
+}
+
+std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
+  const ScheduleModel& model = bench.model;
+  std::vector<int64_t> begins{0};  // by position, in the time of plain training
+  for (const Run& run : model.plain()) {
+    begins.push_back(begins.back() +
+                     model.op_variant(model.op_variant_of(run.op, run.variant)).time);
+  }
+  std::vector<int8_t> lanes(model.intervals().size(), kStays);
+  if (bench.carrier.lanes().empty()) return lanes;
+  const place::Lane& lane = bench.carrier.lanes().front();
+  const std::vector<Channel>& channels = bench.carrier.machine().channels;
+  const int64_t latency = (channels[static_cast<size_t>(lane.out)].latency +
+                           channels[static_cast<size_t>(lane.in)].latency)
+                              .count();
+  for (const int32_t g : bench.movable) {
+    const Interval& interval = model.intervals()[static_cast<size_t>(g)];
+    const int64_t copies = bench.carrier.out_time(0, interval.value) / 2 +
+                           bench.carrier.in_time(0, interval.value) / 2;
+    const int64_t gap =
+        begins[static_cast<size_t>(interval.end)] - begins[static_cast<size_t>(interval.begin) + 1];
+    if (gap / 2 >= copies && copies >= latency) lanes[static_cast<size_t>(g)] = 0;
+  }
+  return lanes;
+}
+
+std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
+  ScheduleLedger ledger(bench.model);
+  if (!ledger.assign(fates.schedule)) return std::nullopt;
+  RunList runs;
+  ledger.list(runs.op_variants, runs.positions);
+  GraphFlow flow(bench.model, bench.carrier);
+  const FlowCost cost = flow.build(runs, fates.lanes, bench.budget);
+  return Candidate{std::move(fates), cost};
+}
+
+Candidate improve(const Workbench& bench, Candidate start, const Effort& effort) {
+  return Climb(bench, std::move(start), effort).run();
+}
+
+}  // namespace reprise::internal::graph_levels

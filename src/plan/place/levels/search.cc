@@ -1,0 +1,243 @@
+#include "plan/place/levels/search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/chain/model.h"
+#include "plan/chain/planner.h"
+#include "plan/place/lanes.h"
+#include "plan/place/levels/bound.h"
+#include "plan/place/levels/choices.h"
+#include "plan/place/levels/flow.h"
+#include "plan/place/levels/improve.h"
+#include "plan/place/levels/segments.h"
+#include "reprise/check/simulate.h"
+
+namespace reprise::internal::levels {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kWindow = 24;                  // the most stages of a segment
+constexpr double kChainShare = 0.2;             // of the time, for the best plan without copies
+constexpr double kFirstLooks = 0.4;             // of the search, for all starts together
+constexpr double kMovingAlone = 0.1;            // of the search, for plans that make nothing again
+constexpr size_t kMixedParts = 12;              // of a chain, in starts of both
+constexpr size_t kMostMixed = 4;                // of these starts are looked at
+constexpr size_t kFinalists = 3;                // starts that the rest of the search goes on with
+constexpr double kReserve = 0.1;                // of the time, for all that has no clock
+constexpr int64_t kRunsEvaluated = 20'000'000;  // over all flows of a search
+constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 200'000;
+constexpr int64_t kEvaluationsForStage = 6'000;  // at most
+
+// Returns the best plan without copies, whose class also has plans that choices cannot say.
+Answer without_copies(const ChainProblem& problem) {
+  ChainProblem alone = problem;
+  alone.options.machine = {};
+  const auto limit = static_cast<double>(problem.options.time_limit.count());
+  alone.options.time_limit = Nanos(static_cast<int64_t>(kChainShare * limit));
+  return chain::exact_chain(alone);
+}
+
+bool found(const Answer& answer) {
+  return answer.termination == Termination::kOptimal ||
+         answer.termination == Termination::kFeasible;
+}
+
+int64_t time_of(const Graph& graph, const std::vector<Run>& runs) {
+  int64_t time = 0;
+  for (const Run& run : runs) {
+    time += graph.ops[static_cast<size_t>(run.op)]
+                .variants[static_cast<size_t>(run.variant)]
+                .time.count();
+  }
+  return time;
+}
+
+// Lets everything move that can.
+Choices all_move(Choices choices) {
+  std::fill(choices.saved_lane.begin(), choices.saved_lane.end(), 0);
+  std::fill(choices.input_lane.begin(), choices.input_lane.end(), 0);
+  return choices;
+}
+
+class Search {
+ public:
+  Search(const ChainProblem& problem, Fates fates)
+      : problem_(problem),
+        fates_(fates),
+        control_(problem.options, fates == Fates::kAll ? "levels" : "offload_only"),
+        deadline_(Clock::now() +
+                  std::chrono::nanoseconds(static_cast<int64_t>(
+                      (1 - kReserve) * static_cast<double>(problem.options.time_limit.count())))),
+        model_(chain::make_model(problem.chain)),
+        index_{model_.stages},
+        carrier_(problem.graph, problem.options.machine),
+        memory_(problem.budget.count() - model_.fixed - model_.x[0]),
+        segments_(problem.chain, model_, std::min(kWindow, model_.stages), memory_),
+        scheduler_(model_, segments_, memory_),
+        flows_(problem.graph, carrier_, index_.loss()),
+        bench_{
+            model_,   scheduler_,          flows_, carrier_.lanes().size(), problem.budget.count(),
+            control_, fates == Fates::kAll} {}
+
+  Answer run() {
+    const Answer alone = fates_ == Fates::kAll ? without_copies(problem_) : Answer{};
+    bound_ = loss_bound(problem_.chain, problem_.options.machine, problem_.budget);
+    collect(alone);
+    search();
+    return answer(alone);
+  }
+
+ private:
+  static bool faster(const Candidate& a, const Candidate& b) { return a.flow.time < b.flow.time; }
+
+  void offer(Choices choices) {
+    Candidate candidate = evaluate(bench_, std::move(choices));
+    if (!candidate.flow.fits) {
+      const FlowResult& flow = candidate.flow;
+      if (flow.need > 0 && (!refused_ || flow.need < refused_->need)) refused_ = flow;
+      return;
+    }
+    starts_.push_back(std::move(candidate));
+  }
+
+  // Looks at every start for a while, and then goes on with several, because every fourth or so
+  // ends at a plan that is longer by half a percent.
+  void search() {
+    if (starts_.empty()) return;
+    const auto runs = static_cast<int64_t>(starts_.front().schedule.runs.size());
+    const int64_t evaluations = std::min(
+        std::clamp(kRunsEvaluated / runs, kLeastEvaluations, kMostEvaluations),
+        std::max(kLeastEvaluations, kEvaluationsForStage * static_cast<int64_t>(model_.stages)));
+    uint64_t seed = 0;
+    const auto part = [&](double share) {
+      return Effort{static_cast<int64_t>(share * static_cast<double>(evaluations)),
+                    std::chrono::duration_cast<std::chrono::nanoseconds>(share * time_left_),
+                    seed++};
+    };
+    time_left_ = deadline_ - Clock::now();
+    if (fates_ == Fates::kAll) {  // Moving alone is soon at its end, and sometimes the best.
+      Workbench moving = bench_;
+      moving.sweeps = false;
+      best_ = improve(moving, starts_.front(), bound_.count(), part(kMovingAlone));
+    }
+    const double each = kFirstLooks / static_cast<double>(starts_.size());
+    for (Candidate& start : starts_) {
+      start = improve(bench_, std::move(start), bound_.count(), part(each));
+    }
+    std::sort(starts_.begin(), starts_.end(), faster);
+    const size_t finalists = std::min(kFinalists, starts_.size());
+    for (size_t s = 0; s < finalists; ++s) {
+      const double share = (1 - kMovingAlone - kFirstLooks) / static_cast<double>(finalists);
+      Candidate end = improve(bench_, std::move(starts_[s]), bound_.count(), part(share));
+      if (!best_ || faster(end, *best_)) best_ = std::move(end);
+    }
+  }
+
+  void collect(const Answer& alone) {
+    const Choices kept = keep_everything(model_.stages);
+    offer(carrier_.lanes().empty() ? kept : all_move(kept));
+    if (found(alone)) {
+      const Choices choices = choices_of(problem_.graph, index_, alone.runs);
+      offer(choices);
+      offer(all_move(choices));
+    }
+    if (!starts_.empty() || fates_ != Fates::kAll || carrier_.lanes().empty()) return;
+    collect_mixed();
+    std::sort(starts_.begin(), starts_.end(), faster);
+    starts_.resize(std::min(starts_.size(), kMostMixed));
+  }
+
+  // Neither moving alone nor recomputing alone fits, but some of both may: the stages between two
+  // boundaries run again in groups and the others are kept and may move, or the reverse.
+  void collect_mixed() {
+    const size_t stages = model_.stages, step = std::max<size_t>(1, stages / kMixedParts);
+    for (size_t group = 1; group <= segments_.window(); group *= 2) {
+      for (size_t begin = 0; begin < stages; begin += step) {
+        for (size_t end = begin + step; end < stages + step; end += step) {
+          for (const bool inside : {true, false}) {
+            offer(mixed(begin, std::min(end, stages), inside, group));
+            if (Clock::now() > deadline_) return;
+          }
+        }
+      }
+    }
+  }
+
+  Choices mixed(size_t begin, size_t end, bool inside, size_t group) const {
+    Choices choices = all_move(keep_everything(model_.stages));
+    for (size_t k = 0; k < model_.stages; ++k) {
+      if ((k >= begin && k < end) != inside) continue;
+      choices.option[k] = kSwept;
+      choices.cut[k] = k % group == 0 ? 1 : 0;
+    }
+    return choices;
+  }
+
+  Answer answer(const Answer& alone) {
+    Answer result;
+    result.lower_bound = bound_;
+    result.search_memory = alone.search_memory;
+    const bool recompute = found(alone);
+    if (!best_ && !recompute) {
+      if (fates_ == Fates::kAll) {
+        result.termination = alone.termination;
+        result.smallest_budget = alone.smallest_budget;
+        result.blocking_op = alone.blocking_op;
+      } else {
+        result.termination = Termination::kInfeasible;
+      }
+      if (refused_ &&
+          (!result.smallest_budget || Bytes(refused_->need) < *result.smallest_budget)) {
+        result.smallest_budget = Bytes(refused_->need);
+        result.blocking_op = problem_.graph.ops[static_cast<size_t>(refused_->at)].id;
+      }
+      return result;
+    }
+    const int64_t alone_time =
+        recompute ? time_of(problem_.graph, alone.runs) : std::numeric_limits<int64_t>::max();
+    if (best_ && best_->flow.time < alone_time) {
+      const FlowResult flow = flows_.build(best_->schedule, bench_.budget);
+      result.actions = flows_.actions(best_->schedule.runs);
+      result.termination =
+          Nanos(flow.time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
+    } else {
+      result.runs = alone.runs;
+      result.termination =
+          Nanos(alone_time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
+    }
+    return result;
+  }
+
+  const ChainProblem& problem_;
+  Fates fates_;
+  common::SearchControl control_;
+  Clock::time_point deadline_;
+  Clock::duration time_left_{};
+  chain::ChainModel model_;
+  ChainIndex index_;
+  place::Carrier carrier_;
+  int64_t memory_;
+  Segments segments_;
+  Scheduler scheduler_;
+  FlowBuilder flows_;
+  Workbench bench_;
+  Nanos bound_;
+  std::vector<Candidate> starts_;
+  std::optional<Candidate> best_;
+  std::optional<FlowResult> refused_;  // of those that did not fit, the one that needs least
+};
+
+}  // namespace
+
+Answer search_fates(const ChainProblem& problem, Fates fates) {
+  return Search(problem, fates).run();
+}
+
+}  // namespace reprise::internal::levels
