@@ -9,7 +9,7 @@
 #include "plan/common/search_control.h"
 #include "plan/graph/bound/with_copies.h"
 #include "plan/graph/schedule/ledger.h"
-#include "plan/place/graph_levels/flow.h"
+#include "plan/place/flow.h"
 #include "plan/place/graph_levels/improve.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
@@ -161,9 +161,9 @@ TEST(GraphLevels, AFlowCostsWhatItsPlanCosts) {
         for (int8_t& lane : lanes) {
           lane = static_cast<int8_t>(random() % (carrier.lanes().size() + 1)) - 1;
         }
-        internal::graph_levels::RunList runs;
+        internal::place::RunList runs;
         ledger.list(runs.op_variants, runs.positions);
-        internal::graph_levels::GraphFlow flow(model, carrier);
+        internal::place::Flow flow(model, carrier);
         const auto cost = flow.build(runs, lanes, budget.count());
         const std::vector<Action> actions = flow.actions();
         const Timeline timeline = simulate(graph, actions, machine);

@@ -5,17 +5,17 @@
 #include <vector>
 
 #include "plan/graph/schedule/ledger.h"
-#include "plan/place/graph_levels/flow.h"
+#include "plan/place/flow.h"
 #include "reprise/check/simulate.h"
 #include "support/build_graph.h"
 
 namespace reprise::testing {
 namespace {
 
-using internal::graph_levels::FlowCost;
-using internal::graph_levels::GraphFlow;
-using internal::graph_levels::kStays;
-using internal::graph_levels::RunList;
+using internal::place::FlowCost;
+using internal::place::Flow;
+using internal::place::kStays;
+using internal::place::RunList;
 using internal::place::Carrier;
 using internal::schedule::ScheduleLedger;
 using internal::schedule::ScheduleModel;
@@ -65,7 +65,7 @@ Built build(const Graph& graph, const Machine& machine, int64_t budget, bool may
   EXPECT_TRUE(ledger.assign(model.keep_all()));
   RunList runs;
   ledger.list(runs.op_variants, runs.positions);
-  GraphFlow flow(model, carrier);
+  Flow flow(model, carrier);
   const std::vector<int8_t> lanes(model.intervals().size(), may_move ? int8_t{0} : kStays);
   const FlowCost cost = flow.build(runs, lanes, budget);
   return {cost, flow.actions()};
@@ -106,6 +106,28 @@ TEST(GraphFlow, NothingMovesWhereEverythingFits) {
   EXPECT_EQ(built.cost.time, 500);
   EXPECT_TRUE(std::none_of(built.actions.begin(), built.actions.end(),
                            [](const Action& action) { return action.kind == ActionKind::kCopy; }));
+}
+
+// v leaves before c, for which the runs wait, and w before d. The copy of w follows that of v.
+TEST(GraphFlow, AChannelIsNotIdleWhileCopiesWait) {
+  Graph graph;
+  graph.name = "two values";
+  const ValueIndex v = add_value(graph, "v", 10), w = add_value(graph, "w", 10);
+  const ValueIndex p = add_value(graph, "p", 1), q = add_value(graph, "q", 1);
+  const ValueIndex z = add_value(graph, "z", 1);
+  add_op(graph, "a", {make_variant(100, {}, {v})});
+  add_op(graph, "b", {make_variant(100, {}, {w})});
+  add_op(graph, "c", {make_variant(100, {}, {p}, 50)});
+  add_op(graph, "d", {make_variant(100, {p}, {q}, 59)});
+  add_op(graph, "e", {make_variant(100, {v, w, q}, {z})});
+  graph.results = {z};
+  Machine machine = parse_offload("host=0.05GB/s,0.25GB/s");
+  for (Channel& channel : machine.channels) channel.latency = Nanos(0);
+  const Built built = build(graph, machine, 61);
+  EXPECT_EQ(built.cost.peak, 61);
+  // v is sent from 100 to 300 ns and w from 300 to 500 ns; both come back in 80 ns.
+  EXPECT_EQ(built.cost.time, 500 + 100 + 80 + 100);
+  EXPECT_EQ(simulate(graph, built.actions, machine).time, Nanos(built.cost.time));
 }
 
 TEST(GraphFlow, WithoutALaneThePeakIsAboveTheBudget) {

@@ -6,8 +6,8 @@
 // rematerialization and offloading for training DNNs", NeurIPS 2021, asked of graphs, for single
 // values, and with the copies' semantics of Reprise (docs/memories.md).
 //
-//   flow.h     a schedule and lanes -> the exact plan: what leaves where, what comes back when
-//   improve.h  local search over schedules and lanes with flow.h as its judge (simulated annealing:
+//   flow.h     runs and lanes -> the exact plan: what leaves where, what comes back when
+//   improve.h  local search over schedules and lanes with the flow as its judge (simulated annealing:
 //              S. Kirkpatrick et al., Science 220, 1983)
 //   graph/bound/with_copies.h   a time that no plan with copies beats, from single instants
 //
@@ -15,7 +15,7 @@
 // `graph` for several budgets, from the given one up to that of plain training, where everything
 // that they keep may move; and with what the cut of the bound keeps, moves and makes again. So the
 // answer is never slower than that of `graph` in kShareAlone of the time, and never slower than
-// moving alone in the order of flow.h.
+// moving alone in the order of the flow.
 //
 // Complexity: a flow takes O(values of all runs + gaps * log gaps); there are up to
 // kMostEvaluations.
@@ -41,7 +41,7 @@
 #include "plan/graph/question.h"
 #include "plan/graph/schedule/ledger.h"
 #include "plan/graph/starts/starts.h"
-#include "plan/place/graph_levels/flow.h"
+#include "plan/place/flow.h"
 #include "plan/place/graph_levels/improve.h"
 #include "plan/place/graph_levels/planner.h"
 #include "plan/place/lanes.h"
@@ -56,6 +56,9 @@ using graph::find_schedule;
 using graph::GraphFinding;
 using graph::GraphSearchParams;
 using graph::search_graph;
+using place::Flow;
+using place::lanes_of;
+using place::RunList;
 using schedule::Schedule;
 using schedule::ScheduleModel;
 
@@ -342,7 +345,7 @@ class Search {
       ledger.assign(best_->fates.schedule);
       RunList runs;
       ledger.list(runs.op_variants, runs.positions);
-      GraphFlow flow(model_, carrier_);
+      Flow flow(model_, carrier_);
       time = flow.build(runs, best_->fates.lanes, bench_.budget).time;
       result.actions = flow.actions();
     } else {
@@ -359,7 +362,7 @@ class Search {
   const int threads_;
   const ScheduleModel model_;
   const search::ScheduleMoves changes_;
-  const place::Carrier carrier_;
+  const Carrier carrier_;
   Workbench bench_;
   CopyBound bound_;
   std::vector<Candidate> starts_;
@@ -370,7 +373,7 @@ class Search {
 }  // namespace
 
 Answer graph_levels(const GraphProblem& problem) {
-  if (!place::lanes_of(problem.options.machine).empty()) return Search(problem).run();
+  if (!lanes_of(problem.options.machine).empty()) return Search(problem).run();
   // Nothing can move. The answer and its bound are those of the planner `graph`.
   GraphProblem alone = problem;
   alone.options.machine = {};

@@ -12,6 +12,9 @@
 namespace reprise::internal::graph_levels {
 
 using common::SearchControl;
+using place::Flow;
+using place::Lane;
+using place::RunList;
 using schedule::Early;
 using schedule::Interval;
 using schedule::Keeping;
@@ -86,8 +89,8 @@ class Climb {
     const auto most = static_cast<int64_t>(std::min(limit, 9e18));
     if (ledger_.changed() && !ledger_.apply_changes(most)) return undo();
     ledger_.list(runs_.op_variants, runs_.positions);
-    const FlowCost cost = flow_.build(runs_, lanes_, bench_.budget);
-    if (worth(cost) > limit) return undo();
+    const FlowCost cost = flow_.build(runs_, lanes_, bench_.budget, most);
+    if (cost.time > most || worth(cost) > limit) return undo();
     ledger_.commit();
     now_ = cost;
     const auto rank = [&](const FlowCost& c) {
@@ -308,7 +311,7 @@ class Climb {
   const Effort effort_;
   const SearchControl control_;
   ScheduleLedger ledger_;
-  GraphFlow flow_;
+  Flow flow_;
   Candidate best_;
   std::vector<int8_t> lanes_;
   FlowCost now_;
@@ -339,7 +342,7 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
   }
   std::vector<int8_t> lanes(model.intervals().size(), kStays);
   if (bench.carrier.lanes().empty()) return lanes;
-  const place::Lane& lane = bench.carrier.lanes().front();
+  const Lane& lane = bench.carrier.lanes().front();
   const std::vector<Channel>& channels = bench.carrier.machine().channels;
   const int64_t latency = (channels[static_cast<size_t>(lane.out)].latency +
                            channels[static_cast<size_t>(lane.in)].latency)
@@ -360,7 +363,7 @@ std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
   if (!ledger.assign(fates.schedule)) return std::nullopt;
   RunList runs;
   ledger.list(runs.op_variants, runs.positions);
-  GraphFlow flow(bench.model, bench.carrier);
+  Flow flow(bench.model, bench.carrier);
   const FlowCost cost = flow.build(runs, fates.lanes, bench.budget);
   return Candidate{std::move(fates), cost};
 }

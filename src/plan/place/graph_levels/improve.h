@@ -10,10 +10,14 @@
 #include "plan/common/search_control.h"
 #include "plan/graph/schedule/schedule.h"
 #include "plan/graph/search/anneal.h"
-#include "plan/place/graph_levels/flow.h"
+#include "plan/place/flow.h"
 #include "plan/place/lanes.h"
 
 namespace reprise::internal::graph_levels {
+
+using place::Carrier;
+using place::FlowCost;
+using place::kStays;
 
 // Fates say what happens to each value of a graph. The schedule says what is kept and what is made
 // again, and each interval may have a lane for its gaps.
@@ -35,7 +39,7 @@ struct Candidate {
 struct Workbench {
   const schedule::ScheduleModel& model;
   const search::ScheduleMoves& changes;
-  const place::Carrier& carrier;
+  const Carrier& carrier;
   std::vector<int32_t> movable;  // the intervals with ops between their ends
   std::vector<int32_t> others;   // the others, between whose ends there may be re-runs
   int64_t budget = 0;

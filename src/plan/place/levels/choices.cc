@@ -37,14 +37,15 @@ Choices choices_of(const Graph& graph, const ChainIndex& index, const std::vecto
   return choices;
 }
 
-Scheduler::Scheduler(const chain::ChainModel& model, Segments& segments, int64_t memory)
-    : model_(model), segments_(segments), memory_(memory), index_{model.stages} {
+Scheduler::Scheduler(const chain::ChainModel& model, const schedule::ScheduleModel& graph,
+                     Segments& segments, int64_t memory)
+    : model_(model), graph_(graph), segments_(segments), memory_(memory), index_{model.stages} {
   auto next = static_cast<ValueIndex>(2 * (model.stages + 1) + model.stages);
   for (const auto& options : model.options) {
     first_saved_.push_back(next);
     next += static_cast<ValueIndex>(options.size());
   }
-  values_ = static_cast<size_t>(next);
+  for (ValueIndex v = 0; v < next; ++v) around_loss_.push_back(graph.interval_at(v, index_.loss()));
 }
 
 bool Scheduler::stored(const Choices& choices, size_t k) const {
@@ -61,16 +62,46 @@ bool Scheduler::stored(const Choices& choices, size_t k) const {
   return before != nullptr || choices.cut[k] != 0;
 }
 
+// A run stands where the next backward does, which it serves.
+void Scheduler::add_segment(const std::vector<Run>& runs, Schedule& schedule) const {
+  for (const Run& run : runs) add(run, run.op, schedule);
+  std::vector<int32_t>& positions = schedule.runs.positions;
+  for (size_t r = positions.size(); r-- > positions.size() - runs.size();) {
+    if (positions[r] < index_.loss()) positions[r] = positions[r + 1];
+  }
+}
+
+void Scheduler::move(ValueIndex value, int32_t lane, Schedule& schedule) const {
+  const int32_t interval = around_loss_[static_cast<size_t>(value)];
+  if (interval >= 0) schedule.lanes[static_cast<size_t>(interval)] = static_cast<int8_t>(lane);
+}
+
+std::optional<size_t> Scheduler::step_of(const Choices& choices, const Piece& piece) const {
+  const size_t first = piece.first, last = piece.end - 1;
+  const int64_t input = first == 0 ? 0 : model_.x[first];
+  // Gradients of weights behind the segment are there already.
+  const int64_t room =
+      memory_ - piece.held - input -
+      (piece.end < model_.stages ? model_.weights(piece.end, model_.stages - 1) : 0);
+  const chain::CurveView curve = segments_.curve(first, last);
+  const auto fitting =
+      std::upper_bound(curve.begin(), curve.end(), room,
+                       [](int64_t bytes, const chain::CurvePoint& s) { return bytes < s.memory; });
+  const auto fit = fitting - curve.begin();
+  if (fit == 0) return std::nullopt;
+  return static_cast<size_t>(std::max<int64_t>(0, fit - 1 - choices.dearer[first]));
+}
+
 bool Scheduler::make(const Choices& choices, Schedule& schedule) {
   const size_t stages = model_.stages;
-  schedule.runs.clear();
-  schedule.lane_of.assign(values_, kStays);
+  schedule.runs.op_variants.clear();
+  schedule.runs.positions.clear();
+  schedule.lanes.assign(graph_.intervals().size(), kStays);
   pieces_.clear();
   int64_t held = 0;
   for (size_t i = 0; i < stages;) {
     if (i > 0 && stored(choices, i)) {
-      schedule.lane_of[static_cast<size_t>(index_.activation(i))] =
-          static_cast<int8_t>(choices.input_lane[i]);
+      move(index_.activation(i), choices.input_lane[i], schedule);
       if (choices.input_lane[i] == kStays) held += model_.x[i];
     }
     if (choices.option[i] == kSwept) {
@@ -80,41 +111,29 @@ bool Scheduler::make(const Choices& choices, Schedule& schedule) {
       // The input counts for itself, wherever it is kept meanwhile.
       const bool counted = i > 0 && choices.input_lane[i] == kStays;
       pieces_.push_back({i, end, held - (counted ? model_.x[i] : 0)});
-      for (; i < end; ++i) schedule.runs.push_back({index_.forward(i), 0});
+      for (; i < end; ++i) add({index_.forward(i), 0}, index_.forward(i), schedule);
       continue;
     }
     const int32_t option = choices.option[i];
     pieces_.push_back({i, i + 1, held});
-    schedule.runs.push_back({index_.forward(i), option + 1});
-    const auto saved = static_cast<size_t>(saved_value(i, static_cast<size_t>(option)));
-    schedule.lane_of[saved] = static_cast<int8_t>(choices.saved_lane[i]);
+    add({index_.forward(i), option + 1}, index_.forward(i), schedule);
+    move(first_saved_[i] + option, choices.saved_lane[i], schedule);
     if (choices.saved_lane[i] == kStays) {
       held += model_.options[i][static_cast<size_t>(option)].saved;
     }
     ++i;
   }
-  schedule.runs.push_back({index_.loss(), 0});
+  add({index_.loss(), 0}, index_.loss(), schedule);
   for (size_t p = pieces_.size(); p-- > 0;) {
     const Piece& piece = pieces_[p];
     const int32_t option = choices.option[piece.first];
     if (option != kSwept) {
-      schedule.runs.push_back({index_.backward(piece.first), option});
+      add({index_.backward(piece.first), option}, index_.backward(piece.first), schedule);
       continue;
     }
-    const size_t first = piece.first, last = piece.end - 1;
-    const int64_t input = first == 0 ? 0 : model_.x[first];
-    // Gradients of weights behind the segment are there already.
-    const int64_t room = memory_ - piece.held - input -
-                         (piece.end < stages ? model_.weights(piece.end, stages - 1) : 0);
-    const chain::CurveView curve = segments_.curve(first, last);
-    const auto fitting = std::upper_bound(
-        curve.begin(), curve.end(), room,
-        [](int64_t bytes, const chain::CurvePoint& s) { return bytes < s.memory; });
-    const auto fit = fitting - curve.begin();
-    if (fit == 0) return false;
-    const auto step = std::max<int64_t>(0, fit - 1 - choices.dearer[first]);
-    const std::vector<Run>& runs = segments_.runs(first, last, static_cast<size_t>(step));
-    schedule.runs.insert(schedule.runs.end(), runs.begin(), runs.end());
+    const std::optional<size_t> step = step_of(choices, piece);
+    if (!step) return false;
+    add_segment(segments_.runs(piece.first, piece.end - 1, *step), schedule);
   }
   return true;
 }

@@ -1,6 +1,7 @@
 #include "plan/place/levels/improve.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -12,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 // A search begins by taking flows that are up to this share slower, and ends by taking none.
 constexpr double kFirstTolerance = 0.0015;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
 
 // A Change is one entry of the choices with what it was, so that it can be taken back.
@@ -26,7 +28,7 @@ class Climb {
  public:
   Climb(const Workbench& bench, Candidate start, int64_t floor)
       : bench_(bench), floor_(floor), best_(std::move(start)), now_(best_.choices) {
-    now_time_ = best_.flow.time;
+    now_time_ = best_.cost.time;
   }
 
   Candidate run(const Effort& effort) {
@@ -34,7 +36,7 @@ class Climb {
     Schedule schedule;
     const Clock::time_point start = Clock::now();
     double clock = 0;  // the share of the time that is over
-    for (int64_t e = 0; e < effort.evaluations && best_.flow.time > floor_; ++e) {
+    for (int64_t e = 0; e < effort.evaluations && best_.cost.time > floor_; ++e) {
       if (e % kEvaluationsBetweenLooks == 0) {
         clock = share(Clock::now() - start, effort.time);
         if (clock >= 1) break;
@@ -46,15 +48,19 @@ class Climb {
           static_cast<int64_t>(kFirstTolerance * left * left * static_cast<double>(floor_));
       propose();
       if (changes_.empty()) continue;
-      FlowResult flow;
-      if (bench_.scheduler.make(now_, schedule)) flow = bench_.flows.build(schedule, bench_.budget);
-      if (!flow.fits || flow.time > now_time_ + tolerance) {
+      place::FlowCost cost;
+      const bool is_made = bench_.scheduler.make(now_, schedule);
+      const int64_t limit = now_time_ + tolerance;
+      if (is_made) {
+        cost = bench_.flow.build(schedule.runs, schedule.lanes, bench_.budget, limit, false);
+      }
+      if (!is_made || cost.time > limit || cost.peak > bench_.budget) {
         undo();
         continue;
       }
-      now_time_ = flow.time;
-      if (flow.time >= best_.flow.time) continue;
-      best_ = {now_, schedule, flow};
+      now_time_ = cost.time;
+      if (cost.time >= best_.cost.time) continue;
+      best_ = {now_, schedule, cost};
     }
     return std::move(best_);
   }
@@ -205,11 +211,11 @@ class Climb {
 
 }  // namespace
 
-Candidate evaluate(const Workbench& bench, Choices choices) {
+std::optional<Candidate> evaluate(const Workbench& bench, Choices choices) {
   Candidate candidate{std::move(choices), {}, {}};
-  if (bench.scheduler.make(candidate.choices, candidate.schedule)) {
-    candidate.flow = bench.flows.build(candidate.schedule, bench.budget);
-  }
+  const Schedule& schedule = candidate.schedule;
+  if (!bench.scheduler.make(candidate.choices, candidate.schedule)) return std::nullopt;
+  candidate.cost = bench.flow.build(schedule.runs, schedule.lanes, bench.budget, kNoLimit, false);
   return candidate;
 }
 

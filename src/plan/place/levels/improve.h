@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "plan/common/search_control.h"
+#include "plan/place/flow.h"
 #include "plan/place/levels/choices.h"
-#include "plan/place/levels/flow.h"
 #include "reprise/model/plan.h"
 
 namespace reprise::internal::levels {
@@ -18,22 +18,23 @@ namespace reprise::internal::levels {
 struct Candidate {
   Choices choices;
   Schedule schedule;
-  FlowResult flow;
+  place::FlowCost cost;
 };
 
 // A search works with these objects. All must outlive it.
 struct Workbench {
   const chain::ChainModel& model;
   Scheduler& scheduler;
-  FlowBuilder& flows;
+  place::Flow& flow;
   size_t lanes = 0;
   int64_t budget = 0;              // the whole budget of the device
   common::SearchControl& control;  // of the observer
   bool sweeps = true;              // false: every stage is kept, and nothing is made again
 };
 
-// Returns the flow of the choices; it does not fit if the scheduler refuses them.
-Candidate evaluate(const Workbench& bench, Choices choices);
+// Returns the choices with their cost; nothing if the scheduler refuses them. Where they do not fit,
+// only the peak counts.
+std::optional<Candidate> evaluate(const Workbench& bench, Choices choices);
 
 // An Effort limits a search. If the flows are done before the time is, equal arguments give equal
 // results.

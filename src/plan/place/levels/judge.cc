@@ -1,5 +1,6 @@
 #include "plan/place/levels/judge.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "plan/place/levels/bound.h"
@@ -10,39 +11,45 @@ Judge::Judge(const ChainProblem& problem, size_t window, const char* planner)
     : problem_(problem),
       control_(problem.options, planner),
       model_(chain::make_model(problem.chain)),
+      graph_(problem.graph),
       carrier_(problem.graph, problem.options.machine),
       memory_(problem.budget.count() - model_.fixed - model_.x[0]),
+      bound_(loss_bound(problem.chain, problem.options.machine, problem.budget)),
       segments_(problem.chain, model_, window, memory_),
-      scheduler_(model_, segments_, memory_),
-      flows_(problem.graph, carrier_, ChainIndex{model_.stages}.loss()),
-      bench_{model_,  scheduler_, flows_, carrier_.lanes().size(), problem.budget.count(),
-             control_} {}
+      scheduler_(model_, graph_, segments_, memory_),
+      flow_(graph_, carrier_),
+      bench_{model_, scheduler_, flow_, carrier_.lanes().size(), problem.budget.count(), control_} {
+}
 
-void Judge::offer(Choices choices) {
-  Candidate next = evaluate(bench_, std::move(choices));
-  const FlowResult& flow = next.flow;
-  if (!flow.fits) {
-    if (flow.need > 0 && (!refused_ || flow.need < refused_->need)) refused_ = flow;
-  } else if (!best_ || flow.time < best_->flow.time) {
-    best_ = std::move(next);
-  }
+std::optional<Candidate> Judge::look_at(Choices choices) {
+  std::optional<Candidate> next = evaluate(bench_, std::move(choices));
+  if (!next || next->cost.peak <= bench_.budget) return next;
+  if (!smallest_ || next->cost.peak < smallest_->cost.peak) smallest_ = std::move(next);
+  return std::nullopt;
+}
+
+void Judge::consider(Candidate candidate) {
+  if (!best_ || candidate.cost.time < best_->cost.time) best_ = std::move(candidate);
 }
 
 Answer Judge::answer() {
   Answer answer;
-  answer.lower_bound = loss_bound(problem_.chain, problem_.options.machine, problem_.budget);
+  answer.lower_bound = bound_;
   if (!best_) {
     answer.termination = Termination::kInfeasible;
-    if (refused_) {
-      answer.smallest_budget = Bytes(refused_->need);
-      answer.blocking_op = problem_.graph.ops[static_cast<size_t>(refused_->at)].id;
+    if (smallest_) {
+      const std::vector<int32_t>& runs = smallest_->schedule.runs.op_variants;
+      const size_t at = std::min(static_cast<size_t>(smallest_->cost.at), runs.size() - 1);
+      const OpIndex op = graph_.op_variant(runs[at]).run.op;
+      answer.smallest_budget = Bytes(smallest_->cost.peak);
+      answer.blocking_op = problem_.graph.ops[static_cast<size_t>(op)].id;
     }
     return answer;
   }
-  const FlowResult flow = flows_.build(best_->schedule, bench_.budget);
-  answer.actions = flows_.actions(best_->schedule.runs);
-  answer.termination =
-      Nanos(flow.time) == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
+  const Schedule& schedule = best_->schedule;
+  const int64_t time = flow_.build(schedule.runs, schedule.lanes, bench_.budget).time;
+  answer.actions = flow_.actions();
+  answer.termination = Nanos(time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
   return answer;
 }
 

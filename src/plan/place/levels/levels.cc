@@ -9,8 +9,8 @@
 //
 //   choices.h   what happens to each stage and boundary: kept with an option or swept, a lane or none
 //   segments.h  the fastest backward of a swept stretch in m bytes (the recurrence of plan/chain)
-//   flow.h      choices -> the exact plan: who leaves where, who comes back when, and its time
-//   improve.h   local search over the choices with flow.h as its judge (threshold accepting: Dueck,
+//   flow.h      runs and lanes -> the exact plan: what leaves where, what comes back when
+//   improve.h   local search over the choices with the flow as its judge (threshold accepting: Dueck,
 //               Scheuer, J. Comput. Phys. 90, 1990)
 //   search.h    the starts of the search, and its answer
 //   bound.h     a time that no plan with copies beats, from the instant of the loss
@@ -18,11 +18,11 @@
 // The search begins with three plans: everything is kept and may move; the best plan of the planner
 // `chain`, which moves nothing; and the same where everything that it keeps may move. So the answer
 // is never slower than that of `chain` in kChainShare of the time, and never slower than moving
-// alone in the order of flow.h. Where none of the three fits, it begins with plans in which a part of
-// the stages runs again and the others may move.
+// alone in the order of the flow. Where none of the three fits, it begins with plans in which a part
+// of the stages runs again and the others may move.
 //
-// Complexity: a flow takes O(runs * values of a run + the runs between copies back and their uses);
-// there are up to kMostEvaluations of them.
+// Complexity: a flow takes O(values of all runs + gaps * log gaps + the runs between copies back
+// and their uses); there are up to kMostEvaluations of them.
 //
 // Assumes: every forward may run again. Does not handle: memories that no channel joins with the
 // device directly; copies of values that are made again behind the loss. Not proven: the search has

@@ -7,14 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "plan/chain/model.h"
 #include "plan/chain/planner.h"
-#include "plan/place/lanes.h"
-#include "plan/place/levels/bound.h"
 #include "plan/place/levels/choices.h"
-#include "plan/place/levels/flow.h"
 #include "plan/place/levels/improve.h"
-#include "plan/place/levels/segments.h"
+#include "plan/place/levels/judge.h"
 #include "reprise/check/simulate.h"
 
 namespace reprise::internal::levels {
@@ -71,50 +67,39 @@ class Search {
   Search(const ChainProblem& problem, Fates fates)
       : problem_(problem),
         fates_(fates),
-        control_(problem.options, fates == Fates::kAll ? "levels" : "offload_only"),
         deadline_(Clock::now() +
                   std::chrono::nanoseconds(static_cast<int64_t>(
                       (1 - kReserve) * static_cast<double>(problem.options.time_limit.count())))),
-        model_(chain::make_model(problem.chain)),
-        index_{model_.stages},
-        carrier_(problem.graph, problem.options.machine),
-        memory_(problem.budget.count() - model_.fixed - model_.x[0]),
-        segments_(problem.chain, model_, std::min(kWindow, model_.stages), memory_),
-        scheduler_(model_, segments_, memory_),
-        flows_(problem.graph, carrier_, index_.loss()),
-        bench_{
-            model_,   scheduler_,          flows_, carrier_.lanes().size(), problem.budget.count(),
-            control_, fates == Fates::kAll} {}
+        judge_(problem, std::min(kWindow, problem.chain.stages.size()),
+               fates == Fates::kAll ? "levels" : "offload_only"),
+        bench_(judge_.bench()),
+        index_{problem.chain.stages.size()} {
+    bench_.sweeps = fates == Fates::kAll;
+  }
 
   Answer run() {
     const Answer alone = fates_ == Fates::kAll ? without_copies(problem_) : Answer{};
-    bound_ = loss_bound(problem_.chain, problem_.options.machine, problem_.budget);
     collect(alone);
     search();
     return answer(alone);
   }
 
  private:
-  static bool faster(const Candidate& a, const Candidate& b) { return a.flow.time < b.flow.time; }
+  static bool faster(const Candidate& a, const Candidate& b) { return a.cost.time < b.cost.time; }
 
   void offer(Choices choices) {
-    Candidate candidate = evaluate(bench_, std::move(choices));
-    if (!candidate.flow.fits) {
-      const FlowResult& flow = candidate.flow;
-      if (flow.need > 0 && (!refused_ || flow.need < refused_->need)) refused_ = flow;
-      return;
-    }
-    starts_.push_back(std::move(candidate));
+    std::optional<Candidate> start = judge_.look_at(std::move(choices));
+    if (start) starts_.push_back(*std::move(start));
   }
 
   // Looks at every start for a while, and then goes on with several, because every fourth or so
   // ends at a plan that is longer by half a percent.
   void search() {
     if (starts_.empty()) return;
-    const auto runs = static_cast<int64_t>(starts_.front().schedule.runs.size());
+    const auto runs = static_cast<int64_t>(starts_.front().schedule.runs.positions.size());
     const int64_t evaluations = std::min(
         std::clamp(kRunsEvaluated / runs, kLeastEvaluations, kMostEvaluations),
-        std::max(kLeastEvaluations, kEvaluationsForStage * static_cast<int64_t>(model_.stages)));
+        std::max(kLeastEvaluations, kEvaluationsForStage * static_cast<int64_t>(index_.stages)));
     uint64_t seed = 0;
     const auto part = [&](double share) {
       return Effort{static_cast<int64_t>(share * static_cast<double>(evaluations)),
@@ -122,33 +107,33 @@ class Search {
                     seed++};
     };
     time_left_ = deadline_ - Clock::now();
+    const int64_t floor = judge_.bound().count();
     if (fates_ == Fates::kAll) {  // Moving alone is soon at its end, and sometimes the best.
       Workbench moving = bench_;
       moving.sweeps = false;
-      best_ = improve(moving, starts_.front(), bound_.count(), part(kMovingAlone));
+      judge_.consider(improve(moving, starts_.front(), floor, part(kMovingAlone)));
     }
     const double each = kFirstLooks / static_cast<double>(starts_.size());
     for (Candidate& start : starts_) {
-      start = improve(bench_, std::move(start), bound_.count(), part(each));
+      start = improve(bench_, std::move(start), floor, part(each));
     }
     std::sort(starts_.begin(), starts_.end(), faster);
     const size_t finalists = std::min(kFinalists, starts_.size());
     for (size_t s = 0; s < finalists; ++s) {
       const double share = (1 - kMovingAlone - kFirstLooks) / static_cast<double>(finalists);
-      Candidate end = improve(bench_, std::move(starts_[s]), bound_.count(), part(share));
-      if (!best_ || faster(end, *best_)) best_ = std::move(end);
+      judge_.consider(improve(bench_, std::move(starts_[s]), floor, part(share)));
     }
   }
 
   void collect(const Answer& alone) {
-    const Choices kept = keep_everything(model_.stages);
-    offer(carrier_.lanes().empty() ? kept : all_move(kept));
+    const Choices kept = keep_everything(index_.stages);
+    offer(judge_.carrier().lanes().empty() ? kept : all_move(kept));
     if (found(alone)) {
       const Choices choices = choices_of(problem_.graph, index_, alone.runs);
       offer(choices);
       offer(all_move(choices));
     }
-    if (!starts_.empty() || fates_ != Fates::kAll || carrier_.lanes().empty()) return;
+    if (!starts_.empty() || fates_ != Fates::kAll || judge_.carrier().lanes().empty()) return;
     collect_mixed();
     std::sort(starts_.begin(), starts_.end(), faster);
     starts_.resize(std::min(starts_.size(), kMostMixed));
@@ -157,8 +142,8 @@ class Search {
   // Neither moving alone nor recomputing alone fits, but some of both may: the stages between two
   // boundaries run again in groups and the others are kept and may move, or the reverse.
   void collect_mixed() {
-    const size_t stages = model_.stages, step = std::max<size_t>(1, stages / kMixedParts);
-    for (size_t group = 1; group <= segments_.window(); group *= 2) {
+    const size_t stages = index_.stages, step = std::max<size_t>(1, stages / kMixedParts);
+    for (size_t group = 1; group <= judge_.segments().window(); group *= 2) {
       for (size_t begin = 0; begin < stages; begin += step) {
         for (size_t end = begin + step; end < stages + step; end += step) {
           for (const bool inside : {true, false}) {
@@ -171,8 +156,8 @@ class Search {
   }
 
   Choices mixed(size_t begin, size_t end, bool inside, size_t group) const {
-    Choices choices = all_move(keep_everything(model_.stages));
-    for (size_t k = 0; k < model_.stages; ++k) {
+    Choices choices = all_move(keep_everything(index_.stages));
+    for (size_t k = 0; k < index_.stages; ++k) {
       if ((k >= begin && k < end) != inside) continue;
       choices.option[k] = kSwept;
       choices.cut[k] = k % group == 0 ? 1 : 0;
@@ -180,58 +165,38 @@ class Search {
     return choices;
   }
 
+  // The answer is the faster one of the search's and of the best plan without copies.
   Answer answer(const Answer& alone) {
-    Answer result;
-    result.lower_bound = bound_;
-    result.search_memory = alone.search_memory;
-    const bool recompute = found(alone);
-    if (!best_ && !recompute) {
-      if (fates_ == Fates::kAll) {
-        result.termination = alone.termination;
-        result.smallest_budget = alone.smallest_budget;
-        result.blocking_op = alone.blocking_op;
-      } else {
-        result.termination = Termination::kInfeasible;
-      }
-      if (refused_ &&
-          (!result.smallest_budget || Bytes(refused_->need) < *result.smallest_budget)) {
-        result.smallest_budget = Bytes(refused_->need);
-        result.blocking_op = problem_.graph.ops[static_cast<size_t>(refused_->at)].id;
-      }
-      return result;
-    }
+    Answer moved = judge_.answer();
+    moved.search_memory = alone.search_memory;
+    if (fates_ == Fates::kKeepOrMove) return moved;
     const int64_t alone_time =
-        recompute ? time_of(problem_.graph, alone.runs) : std::numeric_limits<int64_t>::max();
-    if (best_ && best_->flow.time < alone_time) {
-      const FlowResult flow = flows_.build(best_->schedule, bench_.budget);
-      result.actions = flows_.actions(best_->schedule.runs);
-      result.termination =
-          Nanos(flow.time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
-    } else {
-      result.runs = alone.runs;
-      result.termination =
-          Nanos(alone_time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
+        found(alone) ? time_of(problem_.graph, alone.runs) : std::numeric_limits<int64_t>::max();
+    if (judge_.best_time() && *judge_.best_time() < alone_time) return moved;
+    if (found(alone)) {
+      moved.actions.clear();
+      moved.runs = alone.runs;
+      moved.termination =
+          Nanos(alone_time) == judge_.bound() ? Termination::kOptimal : Termination::kFeasible;
+      return moved;
     }
-    return result;
+    moved.termination = alone.termination;
+    if (!moved.smallest_budget ||
+        (alone.smallest_budget && *alone.smallest_budget <= *moved.smallest_budget)) {
+      moved.smallest_budget = alone.smallest_budget;
+      moved.blocking_op = alone.blocking_op;
+    }
+    return moved;
   }
 
   const ChainProblem& problem_;
   Fates fates_;
-  common::SearchControl control_;
   Clock::time_point deadline_;
   Clock::duration time_left_{};
-  chain::ChainModel model_;
-  ChainIndex index_;
-  place::Carrier carrier_;
-  int64_t memory_;
-  Segments segments_;
-  Scheduler scheduler_;
-  FlowBuilder flows_;
+  Judge judge_;
   Workbench bench_;
-  Nanos bound_;
+  ChainIndex index_;
   std::vector<Candidate> starts_;
-  std::optional<Candidate> best_;
-  std::optional<FlowResult> refused_;  // of those that did not fit, the one that needs least
 };
 
 }  // namespace

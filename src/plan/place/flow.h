@@ -1,4 +1,4 @@
-// A GraphFlow makes an exact plan with copies from the runs of a schedule, and from lanes, which
+// A Flow makes an exact plan with copies from the runs of a schedule, and from lanes, which
 // say which values may move.
 //
 // A gap lies between two runs that touch the same value while it lives. While no run touches the
@@ -13,8 +13,9 @@
 // - A value may leave in a gap if an interval of the schedule (graph/schedule/schedule.h) that the
 //   gap lies in has a lane.
 // - A value leaves before the first run that does not fit otherwise. If several values may leave,
-//   those that lie elsewhere already go first. Among equals, the value whose next read is last goes
-//   first. Bytes decide this and times do not, so the plan keeps to its budget for any durations.
+//   those that lie in another memory already go first, then those whose next read is last, then
+//   those that were written first. Bytes decide this and times do not, so the plan keeps to its
+//   budget for any durations.
 // - A value that leaves is copied out behind the run that writes it, as soon as the channel is free
 //   for it. If several copies wait, the value that has to leave first is copied first.
 // - Values come back in the order of their reads. Each copy back stands as early as the bytes allow,
@@ -26,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -33,13 +35,16 @@
 #include "plan/place/lanes.h"
 #include "reprise/model/plan.h"
 
-namespace reprise::internal::graph_levels {
+namespace reprise::internal::place {
 
 inline constexpr int8_t kStays = -1;
 
-// A RunList has the runs of a schedule, as ScheduleLedger::list() gives them.
+// A RunList has the runs of a schedule, as ScheduleLedger::list() gives them: the op variants, and
+// the positions in plain training that they stand at. Positions ascend.
 struct RunList {
   std::vector<int32_t> op_variants, positions;
+
+  bool operator==(const RunList&) const = default;
 };
 
 struct FlowCost {
@@ -48,15 +53,18 @@ struct FlowCost {
   int32_t at = 0;    // the run that has the peak; the number of runs stands for the end
 };
 
-class GraphFlow {
+class Flow {
  public:
   // Both arguments must outlive the flow.
-  GraphFlow(const schedule::ScheduleModel& model, const place::Carrier& carrier);
+  Flow(const schedule::ScheduleModel& model, const Carrier& carrier);
 
   // Builds the flow. `lanes` has a lane or kStays for each interval. Where no gap is left that
-  // could leave, the peak is above the budget. The cost is O(values of all runs + gaps * log gaps +
-  // the runs between copies back and their reads).
-  FlowCost build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget);
+  // could leave, the peak is above the budget. A flow that takes longer than `limit` is not built
+  // to its end, nor is one above the budget without `with_misfits`. The time of the first is above
+  // the limit, the peak of the second is above the budget, and nothing else holds of them. The cost
+  // is O(values of all runs + gaps * log gaps + the runs between copies back and their reads).
+  FlowCost build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget,
+                 int64_t limit = std::numeric_limits<int64_t>::max(), bool with_misfits = true);
   // Writes the last flow as a plan's actions.
   std::vector<Action> actions() const;
   // Returns whether a value moves in the last flow.
@@ -65,8 +73,9 @@ class GraphFlow {
  private:
   struct Gap {
     ValueIndex value = 0;
-    int32_t life = 0;                // position in lives_
-    int32_t last = 0, next = 0;      // the runs on both sides
+    int32_t life = 0;                              // position in lives_
+    int32_t last = 0, next = 0;                    // the runs on both sides
+    int32_t first_interval = 0, end_interval = 0;  // those that it lies in
     int32_t leaves = -1, back = -1;  // it is freed, and copied back, before these runs
     int32_t sent = -1;               // the copy out stands before this run; -1: there is none
     bool ends = false;               // it is freed elsewhere before `next`
@@ -79,29 +88,33 @@ class GraphFlow {
     bool away = false;    // it lies elsewhere, too
   };
 
-  void measure(const RunList& runs, const std::vector<int8_t>& lanes);
-  void touch(ValueIndex value, int32_t run, int32_t position, const std::vector<int8_t>& lanes);
-  int8_t lane_of(ValueIndex value, int32_t from, int32_t to, const std::vector<int8_t>& lanes);
+  void measure();
+  void touch(ValueIndex value, int32_t run, int32_t position);
+  void add_gap(ValueIndex value, int32_t next, int32_t to);
+  void choose_lanes(const std::vector<int8_t>& lanes);
   void close(ValueIndex value, bool taken);
   FlowCost evict(int64_t budget);
   bool has_room(const Gap& gap);
   void bring_back(int64_t budget);
   void settle();
-  int64_t follow(const RunList& runs);
-  void send(size_t gap, int32_t run, int64_t now);
-  int64_t level_at(size_t run) const;
+  int64_t follow(int64_t slack);
+  void send_next(int32_t run, int64_t now);
 
   const schedule::ScheduleModel& model_;
-  const place::Carrier& carrier_;
+  const Carrier& carrier_;
   RunList runs_;
+  int64_t time_ = 0;              // of the runs alone
   std::vector<int32_t> cursor_;   // by value: the interval before its last touch
   std::vector<int32_t> life_of_;  // by value: position in lives_; -1: it is not live
   std::vector<Life> lives_;
   std::vector<Gap> gaps_;
   std::vector<int32_t> first_gap_, next_gap_;  // lists of gaps by the run behind `last`
-  std::vector<int64_t> during_, after_;        // by run; differences while they are summed up
+  std::vector<int64_t> times_;                 // by run
+  std::vector<int64_t> level_, after_;         // by run; differences while they are summed up
   std::vector<int64_t> absent_, returns_, room_;
   std::vector<std::vector<int64_t>> held_;  // by lane with a capacity, and run
+  // Gaps that may leave. The front is the one that leaves first: it is read last, and among equals
+  // it was written first.
   std::vector<std::pair<int64_t, int32_t>> open_;
   std::vector<int32_t> by_leave_, by_next_;  // positions in gaps_
   std::vector<int32_t> by_write_;            // those that are sent out, by the run that writes
@@ -109,4 +122,4 @@ class GraphFlow {
   std::vector<int64_t> queue_free_;                   // by channel
 };
 
-}  // namespace reprise::internal::graph_levels
+}  // namespace reprise::internal::place

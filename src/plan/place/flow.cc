@@ -1,14 +1,12 @@
-#include "plan/place/graph_levels/flow.h"
+#include "plan/place/flow.h"
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 #include <tuple>
 
-namespace reprise::internal::graph_levels {
+namespace reprise::internal::place {
 
-using place::Carrier;
-using place::Lane;
 using schedule::ScheduleModel;
 
 namespace {
@@ -23,32 +21,40 @@ int64_t plus(int64_t a, int64_t b) {
 
 }  // namespace
 
-GraphFlow::GraphFlow(const ScheduleModel& model, const Carrier& carrier)
+Flow::Flow(const ScheduleModel& model, const Carrier& carrier)
     : model_(model),
       carrier_(carrier),
       held_(carrier.lanes().size()),
       queue_free_(carrier.machine().channels.size(), 0) {}
 
-FlowCost GraphFlow::build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget) {
-  runs_ = runs;
-  measure(runs, lanes);
+FlowCost Flow::build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget,
+                     int64_t limit, bool with_misfits) {
+  // Where only lanes change, the bytes and the gaps are those of the flow before.
+  if (runs != runs_) {
+    int64_t time = 0;
+    for (const int32_t run : runs.op_variants) time = plus(time, model_.op_variant(run).time);
+    if (time > limit) return {.time = time};
+    runs_ = runs;
+    time_ = time;
+    measure();
+  }
+  if (time_ > limit) return {.time = time_};
+  choose_lanes(lanes);
   FlowCost cost = evict(budget);
+  if (cost.peak > budget && !with_misfits) return cost;
   bring_back(budget);
   settle();
-  cost.time = follow(runs);
+  cost.time = follow(limit - time_);
   return cost;
 }
 
-int64_t GraphFlow::level_at(size_t run) const {
-  return run == 0 ? during_[0] : std::max(during_[run], after_[run - 1]);
-}
-
-// Sums up the bytes of every run as if all values stayed, and finds the gaps. Index n stands for
-// the end of the step.
-void GraphFlow::measure(const RunList& runs, const std::vector<int8_t>& lanes) {
-  const size_t n = runs.op_variants.size();
+// Sums up the bytes of every run, and of the moment before it, as if all values stayed. Finds the
+// gaps. Index n stands for the end of the step.
+void Flow::measure() {
+  const size_t n = runs_.op_variants.size();
   const size_t values = model_.graph().values.size();
-  during_.assign(n + 2, 0);
+  times_.assign(n + 1, 0);
+  level_.assign(n + 2, 0);
   after_.assign(n + 2, 0);
   life_of_.assign(values, -1);
   lives_.clear();
@@ -60,11 +66,10 @@ void GraphFlow::measure(const RunList& runs, const std::vector<int8_t>& lanes) {
     cursor_[v] = model_.first_interval(static_cast<ValueIndex>(v));
   }
   for (size_t r = 0; r < n; ++r) {
-    const ScheduleModel::OpVariant& run = model_.op_variant(runs.op_variants[r]);
+    const ScheduleModel::OpVariant& run = model_.op_variant(runs_.op_variants[r]);
     const auto now = static_cast<int32_t>(r);
-    for (const ValueIndex value : model_.reads(run)) {
-      touch(value, now, runs.positions[r], lanes);
-    }
+    times_[r] = run.time;
+    for (const ValueIndex value : model_.reads(run)) touch(value, now, runs_.positions[r]);
     for (const ValueIndex value : model_.taken(run)) close(value, true);
     for (const ValueIndex value : model_.writes(run)) {
       if (model_.is_input(value)) continue;
@@ -77,67 +82,80 @@ void GraphFlow::measure(const RunList& runs, const std::vector<int8_t>& lanes) {
     const auto value = static_cast<ValueIndex>(v);
     if (life_of_[v] < 0) continue;
     if (model_.is_result(value)) {
-      touch(value, static_cast<int32_t>(n), static_cast<int32_t>(model_.plain().size()), lanes);
+      touch(value, static_cast<int32_t>(n), static_cast<int32_t>(model_.plain().size()));
     }
     close(value, false);
   }
-  int64_t during = model_.always(), after = model_.always();
+  int64_t during = model_.always(), before = 0, after = model_.always();
   for (size_t r = 0; r <= n; ++r) {
-    during_[r] = during += during_[r];
-    after_[r] = after += after_[r];
-    if (r < n) during_[r] += model_.op_variant(runs.op_variants[r]).workspace;
+    during += level_[r];
+    const int64_t workspace = r < n ? model_.op_variant(runs_.op_variants[r]).workspace : 0;
+    level_[r] = std::max(before, during + workspace);
+    before = after += after_[r];
   }
 }
 
-void GraphFlow::touch(ValueIndex value, int32_t run, int32_t position,
-                      const std::vector<int8_t>& lanes) {
-  const auto v = static_cast<size_t>(value);
-  if (life_of_[v] < 0) return;
-  Life& life = lives_[static_cast<size_t>(life_of_[v])];
-  const int8_t lane =
-      lane_of(value, runs_.positions[static_cast<size_t>(life.last)], position, lanes);
-  if (lane != kStays && run > life.last + 1 && model_.bytes(value) > 0) {
-    int32_t& first = first_gap_[static_cast<size_t>(life.last) + 1];
-    next_gap_.push_back(first);
-    first = static_cast<int32_t>(gaps_.size());
-    gaps_.push_back(
-        {.value = value, .life = life_of_[v], .last = life.last, .next = run, .lane = lane});
-  }
+void Flow::touch(ValueIndex value, int32_t run, int32_t position) {
+  const int32_t index = life_of_[static_cast<size_t>(value)];
+  if (index < 0) return;
+  Life& life = lives_[static_cast<size_t>(index)];
+  if (run > life.last + 1 && model_.bytes(value) > 0) add_gap(value, run, position);
   life.last = run;
 }
 
-// Returns the first lane of the intervals that a gap between two positions lies in.
-int8_t GraphFlow::lane_of(ValueIndex value, int32_t from, int32_t to,
-                          const std::vector<int8_t>& lanes) {
+// Finds the intervals that a gap lies in: those that end behind its first position or last to its
+// second one.
+void Flow::add_gap(ValueIndex value, int32_t next, int32_t to) {
+  const int32_t life = life_of_[static_cast<size_t>(value)];
+  const int32_t last = lives_[static_cast<size_t>(life)].last;
+  const int32_t from = runs_.positions[static_cast<size_t>(last)];
+  const std::vector<schedule::Interval>& intervals = model_.intervals();
   const int32_t end = model_.first_interval(value + 1);
   int32_t& at = cursor_[static_cast<size_t>(value)];
-  int8_t lane = kStays;
-  while (at < end) {
-    const schedule::Interval& interval = model_.intervals()[static_cast<size_t>(at)];
-    const bool is_inside = interval.end > from || interval.end >= to;
-    if (is_inside && lane == kStays) lane = lanes[static_cast<size_t>(at)];
-    if (at + 1 == end || model_.intervals()[static_cast<size_t>(at) + 1].begin >= to) break;
-    ++at;
+  const auto interval = [&] { return intervals[static_cast<size_t>(at)]; };
+  while (at < end && interval().end <= from && interval().end < to) ++at;
+  const int32_t first = at;
+  while (at + 1 < end && intervals[static_cast<size_t>(at) + 1].begin < to) ++at;
+  int32_t& head = first_gap_[static_cast<size_t>(last) + 1];
+  next_gap_.push_back(head);
+  head = static_cast<int32_t>(gaps_.size());
+  gaps_.push_back({.value = value,
+                   .life = life,
+                   .last = last,
+                   .next = next,
+                   .first_interval = first,
+                   .end_interval = std::min(at + 1, end)});
+}
+
+// A gap takes the first lane of the intervals that it lies in.
+void Flow::choose_lanes(const std::vector<int8_t>& lanes) {
+  for (Life& life : lives_) life.away = false;
+  for (Gap& gap : gaps_) {
+    gap.leaves = gap.back = gap.sent = -1;
+    gap.ends = false;
+    gap.lane = kStays;
+    for (int32_t g = gap.first_interval; g < gap.end_interval && gap.lane == kStays; ++g) {
+      gap.lane = lanes[static_cast<size_t>(g)];
+    }
   }
-  return lane;
 }
 
 // Adds the bytes of a life that is over. A run does not count what it takes.
-void GraphFlow::close(ValueIndex value, bool taken) {
+void Flow::close(ValueIndex value, bool taken) {
   int32_t& index = life_of_[static_cast<size_t>(value)];
   if (index < 0) return;
   const Life& life = lives_[static_cast<size_t>(index)];
   const int64_t bytes = model_.bytes(value);
   const auto begin = static_cast<size_t>(life.begin), last = static_cast<size_t>(life.last);
-  during_[begin] += bytes;
-  during_[taken ? last : last + 1] -= bytes;
+  level_[begin] += bytes;
+  level_[taken ? last : last + 1] -= bytes;
   after_[begin] += bytes;
   after_[last] -= bytes;
   index = -1;
 }
 
 // Decides which gaps leave, and before which run.
-FlowCost GraphFlow::evict(int64_t budget) {
+FlowCost Flow::evict(int64_t budget) {
   const size_t n = runs_.op_variants.size();
   absent_.assign(n + 1, 0);
   returns_.assign(n + 1, 0);
@@ -151,12 +169,14 @@ FlowCost GraphFlow::evict(int64_t budget) {
   for (size_t k = 0; k <= n; ++k) {
     for (int32_t g = first_gap_[k]; g >= 0; g = next_gap_[static_cast<size_t>(g)]) {
       const Gap& gap = gaps_[static_cast<size_t>(g)];
-      const bool away = lives_[static_cast<size_t>(gap.life)].away;
-      open_.emplace_back(gap.next + (away ? static_cast<int64_t>(n) + 1 : 0), -g);
+      if (gap.lane == kStays) continue;
+      const Life& life = lives_[static_cast<size_t>(gap.life)];
+      const int64_t next = gap.next + (life.away ? static_cast<int64_t>(n) + 1 : 0);
+      open_.emplace_back(next * (static_cast<int64_t>(n) + 1) - life.begin, -g);
       std::push_heap(open_.begin(), open_.end());
     }
     absent -= returns_[k];
-    const int64_t level = level_at(k);
+    const int64_t level = level_[k];
     while (level - absent > budget && !open_.empty()) {
       std::pop_heap(open_.begin(), open_.end());
       const int32_t g = -open_.back().second;
@@ -183,7 +203,7 @@ FlowCost GraphFlow::evict(int64_t budget) {
 
 // Returns whether the value fits into the memory of its lane from its first copy to the end of the
 // gap. If it does, its bytes are taken there.
-bool GraphFlow::has_room(const Gap& gap) {
+bool Flow::has_room(const Gap& gap) {
   const auto l = static_cast<size_t>(gap.lane);
   const int64_t capacity = carrier_.lanes()[l].capacity;
   if (capacity == kUnlimited) return true;
@@ -199,10 +219,10 @@ bool GraphFlow::has_room(const Gap& gap) {
 }
 
 // Puts the copies back as early as the bytes allow, in the order of the reads.
-void GraphFlow::bring_back(int64_t budget) {
+void Flow::bring_back(int64_t budget) {
   const size_t n = runs_.op_variants.size();
   room_.resize(n + 1);
-  for (size_t k = 0; k <= n; ++k) room_[k] = budget - level_at(k) + absent_[k];
+  for (size_t k = 0; k <= n; ++k) room_[k] = budget - level_[k] + absent_[k];
   by_next_ = by_leave_;
   std::stable_sort(by_next_.begin(), by_next_.end(), [&](int32_t a, int32_t b) {
     return gaps_[static_cast<size_t>(a)].next < gaps_[static_cast<size_t>(b)].next;
@@ -227,26 +247,27 @@ void GraphFlow::bring_back(int64_t budget) {
 }
 
 // Finds the gaps whose values are sent out, and those behind which they are freed elsewhere.
-void GraphFlow::settle() {
-  for (Life& life : lives_) life.leaver = -1;
+void Flow::settle() {
+  const auto life_of = [&](int32_t g) -> Life& {
+    return lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)];
+  };
+  for (const int32_t g : by_leave_) life_of(g).leaver = -1;
   by_write_.clear();
   for (const int32_t g : by_leave_) {  // ascending by the run before which they leave
-    Life& life = lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)];
+    Life& life = life_of(g);
     if (life.leaver < 0) by_write_.push_back(g);
     life.leaver = g;
   }
-  for (const Life& life : lives_) {
-    if (life.leaver >= 0) gaps_[static_cast<size_t>(life.leaver)].ends = true;
-  }
-  const auto written = [&](int32_t g) {
-    return lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)].begin;
-  };
+  for (const int32_t g : by_leave_) gaps_[static_cast<size_t>(life_of(g).leaver)].ends = true;
   std::stable_sort(by_write_.begin(), by_write_.end(),
-                   [&](int32_t a, int32_t b) { return written(a) < written(b); });
+                   [&](int32_t a, int32_t b) { return life_of(a).begin < life_of(b).begin; });
 }
 
-void GraphFlow::send(size_t g, int32_t run, int64_t now) {
-  Gap& gap = gaps_[g];
+// Sends the value out that has to leave first.
+void Flow::send_next(int32_t run, int64_t now) {
+  Gap& gap = gaps_[static_cast<size_t>(waiting_.front().second)];
+  std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<>());
+  waiting_.pop_back();
   const auto lane = static_cast<size_t>(gap.lane);
   int64_t& free = queue_free_[static_cast<size_t>(carrier_.lanes()[lane].out_queue)];
   gap.sent = run;
@@ -254,36 +275,36 @@ void GraphFlow::send(size_t g, int32_t run, int64_t now) {
 }
 
 // Goes through the actions in the order in which actions() writes them, and decides before which
-// run each copy out stands. Returns the time of the compute stream.
-int64_t GraphFlow::follow(const RunList& runs) {
+// run each copy out stands. Returns the time of the compute stream; or, as soon as the runs have
+// waited for longer than the slack, a time that shows it.
+int64_t Flow::follow(int64_t slack) {
   const std::vector<Lane>& lanes = carrier_.lanes();
-  const auto n = static_cast<int32_t>(runs.op_variants.size());
+  const auto n = static_cast<int32_t>(times_.size()) - 1;
   std::fill(queue_free_.begin(), queue_free_.end(), 0);
   waiting_.clear();
-  int64_t now = 0;
+  int64_t now = 0, runs_alone = 0;
   size_t out = 0, leave = 0, back = 0, wait = 0;
   const auto gap_of = [&](int32_t g) -> Gap& { return gaps_[static_cast<size_t>(g)]; };
   for (int32_t k = 0; k <= n; ++k) {
-    const int64_t time =
-        k == n ? 0 : model_.op_variant(runs.op_variants[static_cast<size_t>(k)]).time;
+    const int64_t time = times_[static_cast<size_t>(k)];
     for (; out < by_write_.size(); ++out) {
       const Gap& gap = gap_of(by_write_[out]);
       if (lives_[static_cast<size_t>(gap.life)].begin >= k) break;
       waiting_.emplace_back(gap.leaves, by_write_[out]);
       std::push_heap(waiting_.begin(), waiting_.end(), std::greater<>());
     }
-    while (!waiting_.empty()) {
-      const Gap& gap = gap_of(waiting_.front().second);
-      const Lane& lane = lanes[static_cast<size_t>(gap.lane)];
-      const bool idle = queue_free_[static_cast<size_t>(lane.out_queue)] < plus(now, time);
-      if (gap.leaves > k && !idle) break;
-      send(static_cast<size_t>(waiting_.front().second), k, now);
-      std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<>());
-      waiting_.pop_back();
-    }
+    while (!waiting_.empty() && waiting_.front().first <= k) send_next(k, now);
+    int64_t begin = now;
     for (; leave < by_leave_.size() && gap_of(by_leave_[leave]).leaves == k; ++leave) {
-      now = std::max(now, gap_of(by_leave_[leave]).out_end);
+      begin = std::max(begin, gap_of(by_leave_[leave]).out_end);
     }
+    // The channel gets the next copy before it is idle, while the run goes on.
+    while (!waiting_.empty()) {
+      const Lane& lane = lanes[static_cast<size_t>(gap_of(waiting_.front().second).lane)];
+      if (queue_free_[static_cast<size_t>(lane.out_queue)] >= plus(begin, time)) break;
+      send_next(k, now);
+    }
+    now = begin;
     for (; back < by_next_.size() && gap_of(by_next_[back]).back == k; ++back) {
       Gap& gap = gap_of(by_next_[back]);
       const auto lane = static_cast<size_t>(gap.lane);
@@ -294,11 +315,13 @@ int64_t GraphFlow::follow(const RunList& runs) {
       now = std::max(now, gap_of(by_next_[wait]).in_end);
     }
     now = plus(now, time);
+    runs_alone = plus(runs_alone, time);
+    if (now - runs_alone > slack) return std::numeric_limits<int64_t>::max();
   }
   return now;
 }
 
-std::vector<Action> GraphFlow::actions() const {
+std::vector<Action> Flow::actions() const {
   const Graph& graph = model_.graph();
   std::vector<Run> runs;
   for (const int32_t op_variant : runs_.op_variants) {
@@ -348,4 +371,4 @@ std::vector<Action> GraphFlow::actions() const {
   return actions;
 }
 
-}  // namespace reprise::internal::graph_levels
+}  // namespace reprise::internal::place
