@@ -1,7 +1,6 @@
 #include "plan/place/flow.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <tuple>
 
@@ -171,16 +170,19 @@ FlowCost Flow::evict(int64_t budget) {
       const Gap& gap = gaps_[static_cast<size_t>(g)];
       if (gap.lane == kStays) continue;
       const Life& life = lives_[static_cast<size_t>(gap.life)];
+      // What is read last leaves first, and among equals what was written first.
       const int64_t next = gap.next + (life.away ? static_cast<int64_t>(n) + 1 : 0);
-      open_.emplace_back(next * (static_cast<int64_t>(n) + 1) - life.begin, -g);
-      std::push_heap(open_.begin(), open_.end());
+      open_.push(life.begin - next * (static_cast<int64_t>(n) + 1), g);
     }
     absent -= returns_[k];
     const int64_t level = level_[k];
-    while (level - absent > budget && !open_.empty()) {
-      std::pop_heap(open_.begin(), open_.end());
-      const int32_t g = -open_.back().second;
+    const auto run = static_cast<int32_t>(k);
+    while (!open_.empty() && gaps_[static_cast<size_t>(open_.back())].next <= run) {
       open_.pop_back();
+    }
+    while (level - absent > budget && !open_.empty()) {
+      const int32_t g = open_.front();
+      open_.pop();
       Gap& gap = gaps_[static_cast<size_t>(g)];
       Life& life = lives_[static_cast<size_t>(gap.life)];
       if (life.away) gap.lane = gaps_[static_cast<size_t>(life.leaver)].lane;
@@ -265,9 +267,8 @@ void Flow::settle() {
 
 // Sends the value out that has to leave first.
 void Flow::send_next(int32_t run, int64_t now) {
-  Gap& gap = gaps_[static_cast<size_t>(waiting_.front().second)];
-  std::pop_heap(waiting_.begin(), waiting_.end(), std::greater<>());
-  waiting_.pop_back();
+  Gap& gap = gaps_[static_cast<size_t>(waiting_.front())];
+  waiting_.pop();
   const auto lane = static_cast<size_t>(gap.lane);
   int64_t& free = queue_free_[static_cast<size_t>(carrier_.lanes()[lane].out_queue)];
   gap.sent = run;
@@ -290,17 +291,16 @@ int64_t Flow::follow(int64_t slack) {
     for (; out < by_write_.size(); ++out) {
       const Gap& gap = gap_of(by_write_[out]);
       if (lives_[static_cast<size_t>(gap.life)].begin >= k) break;
-      waiting_.emplace_back(gap.leaves, by_write_[out]);
-      std::push_heap(waiting_.begin(), waiting_.end(), std::greater<>());
+      waiting_.push(gap.leaves, by_write_[out]);
     }
-    while (!waiting_.empty() && waiting_.front().first <= k) send_next(k, now);
+    while (!waiting_.empty() && waiting_.rank() <= k) send_next(k, now);
     int64_t begin = now;
     for (; leave < by_leave_.size() && gap_of(by_leave_[leave]).leaves == k; ++leave) {
       begin = std::max(begin, gap_of(by_leave_[leave]).out_end);
     }
     // The channel gets the next copy before it is idle, while the run goes on.
     while (!waiting_.empty()) {
-      const Lane& lane = lanes[static_cast<size_t>(gap_of(waiting_.front().second).lane)];
+      const Lane& lane = lanes[static_cast<size_t>(gap_of(waiting_.front()).lane)];
       if (queue_free_[static_cast<size_t>(lane.out_queue)] >= plus(begin, time)) break;
       send_next(k, now);
     }

@@ -26,7 +26,9 @@
 // The end of the step counts as a run that takes no time and reads the results.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -82,6 +84,26 @@ class Flow {
     int8_t lane = 0;
     int64_t out_end = 0, in_end = 0;
   };
+  // A Queue hands out gaps in the order of a rank. A gap that comes behind all others costs O(1).
+  class Queue {
+   public:
+    void clear() { entries_.clear(), head_ = 0; }
+    bool empty() const { return head_ == std::ssize(entries_); }
+    int64_t rank() const { return entries_[static_cast<size_t>(head_)].first; }
+    int32_t front() const { return entries_[static_cast<size_t>(head_)].second; }
+    int32_t back() const { return entries_.back().second; }
+    void pop() { ++head_; }
+    void pop_back() { entries_.pop_back(); }
+    void push(int64_t rank, int32_t gap) {
+      auto at = entries_.end();
+      while (at != entries_.begin() + head_ && std::pair(rank, gap) < *(at - 1)) --at;
+      entries_.insert(at, {rank, gap});
+    }
+
+   private:
+    std::vector<std::pair<int64_t, int32_t>> entries_;
+    std::ptrdiff_t head_ = 0;
+  };
   struct Life {
     int32_t begin = 0, last = 0;
     int32_t leaver = -1;  // the last gap of it that leaves
@@ -112,14 +134,12 @@ class Flow {
   std::vector<int64_t> times_;                 // by run
   std::vector<int64_t> level_, after_;         // by run; differences while they are summed up
   std::vector<int64_t> absent_, returns_, room_;
-  std::vector<std::vector<int64_t>> held_;  // by lane with a capacity, and run
-  // Gaps that may leave. The front is the one that leaves first: it is read last, and among equals
-  // it was written first.
-  std::vector<std::pair<int64_t, int32_t>> open_;
+  std::vector<std::vector<int64_t>> held_;   // by lane with a capacity, and run
+  Queue open_;                               // gaps that may leave
   std::vector<int32_t> by_leave_, by_next_;  // positions in gaps_
   std::vector<int32_t> by_write_;            // those that are sent out, by the run that writes
-  std::vector<std::pair<int32_t, int32_t>> waiting_;  // to be sent
-  std::vector<int64_t> queue_free_;                   // by channel
+  Queue waiting_;                            // to be sent
+  std::vector<int64_t> queue_free_;          // by channel
 };
 
 }  // namespace reprise::internal::place
