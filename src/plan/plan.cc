@@ -133,9 +133,7 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   result.smallest_budget = answer.smallest_budget;
   result.blocking_op = answer.blocking_op;
   result.search = {wall, answer.search_memory};
-  const bool found =
-      answer.termination == Termination::kOptimal || answer.termination == Termination::kFeasible;
-  if (found) result.plan = complete_plan(graphs, answer, result, std::move(problem));
+  if (answer.found()) result.plan = complete_plan(graphs, answer, result, std::move(problem));
   if (answer.termination == Termination::kInfeasible &&
       (!answer.smallest_budget || *answer.smallest_budget <= budget)) {
     throw InternalError("planner '" + result.planner + "' refused a budget that suffices");
@@ -170,17 +168,14 @@ Answer empty_answer(const Graph& graph, Bytes budget) {
 // Puts the copies of values that live elsewhere into the answer.
 void place_homes(const Graph& graph, const Graph& admissible, Bytes budget,
                  const PlanOptions& options, Answer& answer) {
-  if (answer.termination != Termination::kOptimal && answer.termination != Termination::kFeasible) {
-    return;
-  }
+  if (!answer.found()) return;
   const std::vector<Action> actions =
       answer.actions.empty() ? with_frees(admissible, answer.runs) : answer.actions;
   const Bytes goal = budget - std::min(budget, options.reserve);
   const Bytes peak = simulate(admissible, actions, options.machine).peak;
   answer.actions =
       internal::homes::place(graph, actions, peak <= goal ? goal : budget, options.machine);
-  const Nanos time = simulate(graph, answer.actions, options.machine).time;
-  answer.termination = time == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
+  answer.set_found(simulate(graph, answer.actions, options.machine).time);
 }
 
 void refuse_homes_on_devices(const PlannerInfo& planner) {

@@ -59,6 +59,14 @@ struct Answer {
   std::string blocking_op;               // with kInfeasible
   Bytes search_memory;
   std::string schedule_class;  // empty: the class of the planner
+
+  bool found() const {
+    return termination == Termination::kOptimal || termination == Termination::kFeasible;
+  }
+  // Says that the plan takes this time. It is optimal if the lower bound is as long.
+  void set_found(Nanos time) {
+    termination = time == lower_bound ? Termination::kOptimal : Termination::kFeasible;
+  }
 };
 
 // A Curve is what a planner returns for all budgets at once.

@@ -7,6 +7,14 @@
 
 namespace reprise::internal::common {
 
+Nanos time_of(const Graph& graph, const std::vector<Run>& runs) {
+  Nanos time;
+  for (const Run& run : runs) {
+    time += graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)].time;
+  }
+  return time;
+}
+
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs) {
   const std::vector<Action> actions = with_frees(graph, runs);
   const Timeline timeline = simulate(graph, actions);
@@ -69,8 +77,7 @@ Answer Candidates::answer(Nanos lower_bound, bool all) const {
   answer.lower_bound = lower_bound;
   answer.search_memory = Bytes(static_cast<int64_t>(points_.capacity() * sizeof(FrontierPoint)));
   if (best_) {
-    answer.termination =
-        best_->time == lower_bound ? Termination::kOptimal : Termination::kFeasible;
+    answer.set_found(best_->time);
     answer.runs = best_->runs;
   } else if (all && smallest_) {
     answer.termination = Termination::kInfeasible;

@@ -14,6 +14,9 @@
 
 namespace reprise::internal::common {
 
+// Returns the time of these runs where nothing is copied.
+Nanos time_of(const Graph& graph, const std::vector<Run>& runs);
+
 // Returns the id of the first op that reaches the peak of these runs.
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs);
 

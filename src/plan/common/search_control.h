@@ -14,6 +14,11 @@
 
 namespace reprise::internal::common {
 
+// Returns this share (0..1) of a time.
+inline Nanos part_of(Nanos time, double share) {
+  return Nanos(static_cast<int64_t>(share * static_cast<double>(time.count())));
+}
+
 class SearchControl {
  public:
   // The clock starts with the construction.

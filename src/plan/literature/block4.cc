@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "plan/baselines/baselines.h"
+#include "plan/common/search_control.h"
 #include "plan/literature/planner.h"
 #include "plan/place/lanes.h"
 #include "plan/place/levels/choices.h"
@@ -88,8 +89,8 @@ class Groups {
       : stages_(problem.chain.stages.size()),
         longest_(std::min(levels::longest_segment(stages_), kMostInAGroup)),
         deadline_(Clock::now() +
-                  std::chrono::nanoseconds(static_cast<int64_t>(
-                      kBuildShare * static_cast<double>(problem.options.time_limit.count())))),
+                  std::chrono::nanoseconds(
+                      common::part_of(problem.options.time_limit, kBuildShare).count())),
         loss_time_(problem.chain.loss.cost.time.count()),
         judge_(problem, longest_, "block4") {
     for (const Stage& stage : problem.chain.stages) {

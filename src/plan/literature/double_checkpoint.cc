@@ -26,6 +26,7 @@
 #include <chrono>
 
 #include "plan/baselines/baselines.h"
+#include "plan/common/search_control.h"
 #include "plan/literature/planner.h"
 #include "plan/place/lanes.h"
 #include "plan/place/levels/choices.h"
@@ -63,8 +64,8 @@ Choices every(size_t period, size_t stages, bool keeps_last) {
 
 Answer double_checkpoint_chain(const ChainProblem& problem) {
   const Clock::time_point deadline =
-      Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(
-                         kShare * static_cast<double>(problem.options.time_limit.count())));
+      Clock::now() +
+      std::chrono::nanoseconds(common::part_of(problem.options.time_limit, kShare).count());
   const size_t stages = problem.chain.stages.size();
   const size_t longest = std::min(levels::longest_segment(stages), kMostStages);
   // Where nothing can move, there is one level of checkpoints.

@@ -56,12 +56,7 @@ constexpr double kShareOthers = 0.15;  // of the time, for the planner graph on 
 constexpr size_t kFinalists = 3;       // candidates that go on after the first round
 constexpr int64_t kPatience = 4;       // rounds that bring nothing, until the search ends
 constexpr int64_t kEvaluationsForRun = 60, kLeastEvaluations = 800, kMostEvaluations = 60'000;
-constexpr double kHeats[] = {0.03, 0.1, 0.01};  // of the rounds in turn
-
-bool found(const Answer& answer) {
-  return answer.termination == Termination::kOptimal ||
-         answer.termination == Termination::kFeasible;
-}
+constexpr double kTolerances[] = {0.012, 0.04, 0.004};  // of the rounds in turn
 
 // Returns the graph as a device has it by itself: with its variants where an op has any there, and
 // nothing is said of where they run.
@@ -99,7 +94,7 @@ class Search {
       offer(earliest_finish(ground_));
       offer(by_clusters(ground_));
       offer_other_devices();
-      if (found(alone_) && alone_.actions.empty()) offer(from_first_device(alone_.runs));
+      if (alone_.found() && alone_.actions.empty()) offer(named_alike(first_graph_, alone_.runs));
       improve_all();
     }
     return answer();
@@ -108,8 +103,7 @@ class Search {
  private:
   GraphProblem sub_problem(const Graph& graph, Bytes budget, double share) const {
     GraphProblem sub{graph, problem_.baseline, budget, problem_.options};
-    const auto limit = static_cast<double>(problem_.options.time_limit.count());
-    sub.options.time_limit = Nanos(static_cast<int64_t>(share * limit));
+    sub.options.time_limit = common::part_of(problem_.options.time_limit, share);
     return sub;
   }
 
@@ -117,19 +111,6 @@ class Search {
   Answer on_first_device() {
     first_graph_ = common::first_device_only(problem_.graph, problem_.options.machine);
     return graph_levels::graph_levels(sub_problem(first_graph_, problem_.budget, kShareFirst));
-  }
-
-  // Positions of ops and variants differ in the graph of the first device.
-  Sequence from_first_device(const std::vector<Run>& runs) const {
-    const IdIndex index(problem_.graph);
-    Sequence result;
-    for (const Run& run : runs) {
-      const Op& op = first_graph_.ops[static_cast<size_t>(run.op)];
-      const OpIndex found = index.op(op.id);
-      result.push_back(
-          {found, index.variant(found, op.variants[static_cast<size_t>(run.variant)].name)});
-    }
-    return result;
   }
 
   void offer_other_devices() {
@@ -148,18 +129,19 @@ class Search {
       sub.options.machine = {};
       sub.options.reserve = {};
       const Answer there = graph::search_graph(sub);
-      if (found(there)) offer(named_alike(graph, there.runs));
+      if (there.found()) offer(named_alike(graph, there.runs));
     }
   }
 
-  // The ops are the same, and the variants have their names.
+  // Finds the runs of a graph that has some of the ops and variants, by their names.
   Sequence named_alike(const Graph& graph, const std::vector<Run>& runs) const {
     const IdIndex index(problem_.graph);
     Sequence result;
     for (const Run& run : runs) {
       const Op& op = graph.ops[static_cast<size_t>(run.op)];
+      const OpIndex found = index.op(op.id);
       result.push_back(
-          {run.op, index.variant(run.op, op.variants[static_cast<size_t>(run.variant)].name)});
+          {found, index.variant(found, op.variants[static_cast<size_t>(run.variant)].name)});
     }
     return result;
   }
@@ -193,13 +175,14 @@ class Search {
     const int64_t evaluations =
         std::clamp(kEvaluationsForRun * size, kLeastEvaluations, kMostEvaluations);
     uint64_t seed = 1;
-    for (Candidate& candidate : pool_) improve_one(candidate, evaluations / 2, kHeats[0], seed++);
+    for (Candidate& candidate : pool_)
+      improve_one(candidate, evaluations / 2, kTolerances[0], seed++);
     for (int64_t round = 0, idle = 0; idle < kPatience && !done() && !pool_.empty(); ++round) {
       std::stable_sort(pool_.begin(), pool_.end(), is_better);
       pool_.resize(std::min(pool_.size(), kFinalists));
       const Candidate before = pool_.front();
       for (Candidate& candidate : pool_) {
-        improve_one(candidate, evaluations, kHeats[round % std::size(kHeats)], seed++);
+        improve_one(candidate, evaluations, kTolerances[round % std::size(kTolerances)], seed++);
       }
       // The last one starts again from the best, so that the search goes on where it is good.
       std::stable_sort(pool_.begin(), pool_.end(), is_better);
@@ -208,11 +191,11 @@ class Search {
     }
   }
 
-  void improve_one(Candidate& candidate, int64_t evaluations, double heat, uint64_t seed) {
+  void improve_one(Candidate& candidate, int64_t evaluations, double tolerance, uint64_t seed) {
     if (done()) return;
     candidate = improve(ground_, std::move(candidate),
                         {.evaluations = evaluations,
-                         .heat = heat,
+                         .tolerance = tolerance,
                          .price = price(),
                          .floor = bound_.count(),
                          .seed = seed},
@@ -236,7 +219,7 @@ class Search {
     result.lower_bound = bound_;
     result.search_memory = alone_.search_memory;
     const bool spread = best_ && best_->excess == 0;
-    if (!spread && !found(alone_)) {
+    if (!spread && !alone_.found()) {
       // Plain training's peak is the smallest budget that is known for certain.
       result.smallest_budget = smallest();
       if (blocking_ >= 0) {
@@ -245,16 +228,14 @@ class Search {
       }
       return result;
     }
-    Nanos time;
-    if (spread && (!found(alone_) || Nanos(best_->time) < time_of(alone_))) {
-      time = Nanos(best_->time);
+    if (spread && (!alone_.found() || Nanos(best_->time) < time_of(alone_))) {
+      result.set_found(Nanos(best_->time));
       result.actions = named(ground_, lay_out(ground_, best_->runs, best_->late_frees).actions);
     } else {
-      time = time_of(alone_);
+      result.set_found(time_of(alone_));
       result.actions =
           alone_.actions.empty() ? with_frees(first_graph_, alone_.runs) : alone_.actions;
     }
-    result.termination = time == bound_ ? Termination::kOptimal : Termination::kFeasible;
     return result;
   }
 

@@ -1,58 +1,64 @@
 #include "plan/place/devices/improve.h"
 
 #include <algorithm>
-#include <cmath>
-#include <random>
+#include <optional>
+#include <utility>
 
 #include "plan/common/graph_facts.h"
+#include "plan/place/anneal.h"
 
 namespace reprise::internal::devices {
+
+using place::Random;
+
 namespace {
 
 constexpr uint64_t kLongestStretch = 8;  // runs that change together
 constexpr uint64_t kFarthestShift = 12;  // runs that a run passes
-constexpr double kCoolest = 0.01;        // of the first temperature
 
-class Annealing {
+// A Walk goes from sequence to sequence.
+class Walk {
  public:
-  Annealing(const Ground& ground, Candidate start, const ImproveParams& params,
-            common::SearchControl& control)
+  Walk(const Ground& ground, Candidate start, const ImproveParams& params)
       : ground_(ground),
         params_(params),
-        control_(control),
         random_(params.seed),
         best_(start),
         now_(std::move(start)) {}
 
-  Candidate run() {
-    const double first = params_.heat * static_cast<double>(std::max<int64_t>(1, now_.time));
-    for (int64_t k = 0; k < params_.evaluations && !done(); ++k) {
-      const double over = static_cast<double>(k) / static_cast<double>(params_.evaluations);
-      const double heat = first * std::pow(kCoolest, over);
-      const bool late = now_.late_frees != (below(16) == 0);
-      std::optional<Candidate> next = evaluate(ground_, changed(), late);
-      control_.report(-1);
-      if (!next) continue;
-      const double worse = cost(*next) - cost(now_);
-      if (worse > 0 && unit() >= std::exp(-worse / heat)) continue;
-      now_ = *std::move(next);
-      if (!is_better(now_, best_)) continue;
+  double cost() const { return cost(now_); }
+  Candidate best() && { return std::move(best_); }
+
+  bool done() const { return best_.excess == 0 && best_.time <= params_.floor; }
+
+  bool propose() {
+    late_ = now_.late_frees != (below(16) == 0);
+    runs_ = changed();
+    return true;
+  }
+
+  std::optional<double> judge(double /*limit*/) {
+    next_ = evaluate(ground_, std::move(runs_), late_);
+    if (!next_) return std::nullopt;
+    return cost(*next_);
+  }
+
+  void keep() {
+    now_ = *std::move(next_);
+    if (is_better(now_, best_)) {
       best_ = now_;
       sort_best();
     }
-    return std::move(best_);
   }
 
+  void undo() {}
+
  private:
-  bool done() const {
-    return control_.out_of_time() || (best_.excess == 0 && best_.time <= params_.floor);
-  }
   double cost(const Candidate& candidate) const {
     return static_cast<double>(candidate.time) +
            params_.price * static_cast<double>(candidate.excess);
   }
-  double unit() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
-  size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
+  size_t below(size_t n) { return random_.below(n); }
 
   // Sorts the runs of the best candidate by their ends. A copy that stands earlier may begin
   // earlier.
@@ -65,7 +71,7 @@ class Annealing {
 
   Sequence changed() {
     Sequence runs = now_.runs;
-    switch (random_() % 12) {
+    switch (below(12)) {
       case 0:
       case 1:
       case 2:
@@ -174,9 +180,11 @@ class Annealing {
 
   const Ground& ground_;
   const ImproveParams params_;
-  common::SearchControl& control_;
-  std::mt19937_64 random_;
+  Random random_;
   Candidate best_, now_;
+  Sequence runs_;  // the changed ones
+  bool late_ = false;
+  std::optional<Candidate> next_;
 };
 
 }  // namespace
@@ -184,7 +192,13 @@ class Annealing {
 Candidate improve(const Ground& ground, Candidate start, const ImproveParams& params,
                   common::SearchControl& control) {
   if (start.runs.empty()) return start;
-  return Annealing(ground, std::move(start), params, control).run();
+  const auto time = static_cast<double>(std::max<int64_t>(1, start.time));
+  Walk walk(ground, std::move(start), params);
+  place::anneal(
+      walk,
+      {.evaluations = params.evaluations, .tolerance = params.tolerance * time, .between_looks = 1},
+      control, [&] { control.report(-1); });
+  return std::move(walk).best();
 }
 
 }  // namespace reprise::internal::devices

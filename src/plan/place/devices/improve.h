@@ -10,14 +10,14 @@ namespace reprise::internal::devices {
 
 struct ImproveParams {
   int64_t evaluations = 1000;
-  double heat = 0.02;  // the first temperature, as a share of the time
-  double price = 1;    // of a byte above a capacity, in nanoseconds
-  int64_t floor = 0;   // no plan is faster: a search that gets there is done
+  double tolerance = 0.008;  // at first, as a share of the time
+  double price = 1;          // of a byte above a capacity, in nanoseconds
+  int64_t floor = 0;         // no plan is faster: a search that gets there is done
   uint64_t seed = 1;
 };
 
-// Improves the candidate by simulated annealing (S. Kirkpatrick et al., Science 220, 1983), and
-// returns the best one that was seen: those within the capacities come first, then faster ones.
+// Improves the candidate by annealing (anneal.h), and returns the best one that was seen: those
+// within the capacities come first, then faster ones.
 //
 // A change is one of these: one run, or neighbours, go to another device or take another variant;
 // two runs exchange their devices; a forward op runs again before one of its readers; a re-run is

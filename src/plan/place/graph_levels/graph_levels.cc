@@ -7,8 +7,7 @@
 // values, and with the copies' semantics of Reprise (docs/memories.md).
 //
 //   flow.h     runs and lanes -> the exact plan: what leaves where, what comes back when
-//   improve.h  local search over schedules and lanes with the flow as its judge (simulated annealing:
-//              S. Kirkpatrick et al., Science 220, 1983)
+//   improve.h  local search over schedules and lanes with the flow as its judge (place/anneal.h)
 //   graph/bound/with_copies.h   a time that no plan with copies beats, from single instants
 //
 // The search begins with plain training, where everything may move; with schedules of the planner
@@ -35,6 +34,7 @@
 #include <vector>
 
 #include "plan/common/by_level.h"
+#include "plan/common/candidates.h"
 #include "plan/common/search_control.h"
 #include "plan/graph/bound/with_copies.h"
 #include "plan/graph/planner.h"
@@ -71,7 +71,7 @@ constexpr int kBudgets = 4;            // between the given one and that of plai
 constexpr size_t kFinalists = 2;       // candidates of a round
 constexpr size_t kPool = 8;            // candidates that are kept between rounds
 constexpr double kShareRound = 0.6;    // of the flows, for each round
-constexpr std::array<double, 4> kHeats = {1, 4, 2, 8};  // of the rounds in turn
+constexpr std::array<double, 4> kTolerances = {0.6, 2.4, 1.2, 4.8};  // of the rounds in turn
 constexpr size_t kPatience = 3;       // rounds that bring next to nothing, until the search ends
 constexpr size_t kLongPatience = 9;   // the same, far from the bound
 constexpr int64_t kFar = 100;         // as a part of the bound
@@ -82,21 +82,6 @@ constexpr double kShareFirst = 0.4;   // of the rest, for a look at every start
 constexpr int64_t kTouchesEvaluated = 200'000'000;  // over all flows of a search
 constexpr int64_t kLeastEvaluations = 3'000, kMostEvaluations = 400'000;
 constexpr int64_t kEvaluationsForInterval = 400;
-
-bool found(const Answer& answer) {
-  return answer.termination == Termination::kOptimal ||
-         answer.termination == Termination::kFeasible;
-}
-
-int64_t time_of(const Graph& graph, const std::vector<Run>& runs) {
-  int64_t time = 0;
-  for (const Run& run : runs) {
-    time += graph.ops[static_cast<size_t>(run.op)]
-                .variants[static_cast<size_t>(run.variant)]
-                .time.count();
-  }
-  return time;
-}
 
 class Search {
  public:
@@ -129,8 +114,8 @@ class Search {
     offer_moving();
     if (done()) return answer({});
     const Answer alone = without_copies();
-    const bool is_open = !found(alone) || peak_of(alone.runs) > problem_.goal() ||
-                         time_of(problem_.graph, alone.runs) > bound_.time.count();
+    const bool is_open = !alone.found() || peak_of(alone.runs) > problem_.goal() ||
+                         common::time_of(problem_.graph, alone.runs) > bound_.time;
     if (bound_.least_peak <= problem_.budget && is_open) {
       offer_others();
       improve_all();
@@ -146,8 +131,7 @@ class Search {
   Answer without_copies() const {
     GraphProblem alone = problem_;
     alone.options.machine = {};
-    const auto limit = static_cast<double>(problem_.options.time_limit.count());
-    alone.options.time_limit = Nanos(static_cast<int64_t>(kShareAlone * limit));
+    alone.options.time_limit = common::part_of(problem_.options.time_limit, kShareAlone);
     return search_graph(alone);
   }
 
@@ -224,7 +208,7 @@ class Search {
 
   struct Round {
     double evaluations = 1;  // a share of evaluations()
-    double heat = 1;
+    double tolerance = 0.6;
     bool again = true;
   };
   // Improves all of these at once on several threads, within a share of the time that is left.
@@ -250,7 +234,7 @@ class Search {
                                    .seed = seed + c,
                                    .floor = bound_.time.count(),
                                    .again = round.again,
-                                   .heat = round.heat,
+                                   .tolerance = round.tolerance,
                                    .report = [&, thread] {
                                      if (thread == 0) control_.report(-1);
                                    }});
@@ -300,7 +284,9 @@ class Search {
         if (some.empty() || rank(some.back()) != rank(start)) some.push_back(start);
       }
       if (round % 2 == 1) some.push_back(fresh[round / 2 % fresh.size()]);
-      improve_some(some, 1, {.evaluations = kShareRound, .heat = kHeats[round % kHeats.size()]});
+      improve_some(
+          some, 1,
+          {.evaluations = kShareRound, .tolerance = kTolerances[round % kTolerances.size()]});
       for (Candidate& candidate : some) {
         consider(candidate);
         starts_.push_back(std::move(candidate));
@@ -320,14 +306,14 @@ class Search {
     const Bytes goal = problem_.goal();
     const bool leaves = Bytes(candidate.cost.peak) <= goal, other_leaves = peak_of(runs) <= goal;
     if (leaves != other_leaves) return leaves;
-    return candidate.cost.time < time_of(problem_.graph, runs);
+    return Nanos(candidate.cost.time) < common::time_of(problem_.graph, runs);
   }
 
   Answer answer(const Answer& alone) {
     Answer result;
     result.lower_bound = bound_.time;
     result.search_memory = alone.search_memory;
-    const bool recompute = found(alone);
+    const bool recompute = alone.found();
     if (!best_ && !recompute) {
       const Bytes smallest = smallest_ ? Bytes(smallest_->cost.peak) : *alone.smallest_budget;
       result.smallest_budget =
@@ -339,21 +325,18 @@ class Search {
       return result;
     }
     const bool moved = best_ && (!recompute || is_better(*best_, alone.runs));
-    int64_t time = 0;
     if (moved) {
       schedule::ScheduleLedger ledger(model_);
       ledger.assign(best_->fates.schedule);
       RunList runs;
       ledger.list(runs.op_variants, runs.positions);
       Flow flow(model_, carrier_);
-      time = flow.build(runs, best_->fates.lanes, bench_.budget).time;
+      result.set_found(Nanos(flow.build(runs, best_->fates.lanes, bench_.budget).time));
       result.actions = flow.actions();
     } else {
-      time = time_of(problem_.graph, alone.runs);
+      result.set_found(common::time_of(problem_.graph, alone.runs));
       result.runs = alone.runs;
     }
-    result.termination =
-        Nanos(time) == bound_.time ? Termination::kOptimal : Termination::kFeasible;
     return result;
   }
 

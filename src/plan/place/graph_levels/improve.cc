@@ -1,19 +1,17 @@
 #include "plan/place/graph_levels/improve.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "plan/graph/schedule/ledger.h"
+#include "plan/place/anneal.h"
 
 namespace reprise::internal::graph_levels {
 
-using common::SearchControl;
 using place::Flow;
 using place::Lane;
+using place::Random;
 using place::RunList;
 using schedule::Early;
 using schedule::Interval;
@@ -25,78 +23,58 @@ using schedule::ScheduleModel;
 
 namespace {
 
-constexpr double kCooling = 1e-3;                 // the last temperature, as a share of the first
-constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
-// The clock sets the temperature only where it is ahead of the flows by this share of the time. So a
-// search that ends before its time does not depend on it.
-constexpr double kHeadStart = 0.1;
 constexpr int kDraws = 12;       // until an interval with a wanted fate is found
 constexpr size_t kMostRow = 64;  // ops that are treated alike at once
 // Shares of proposals.
 constexpr double kRows = 0.1, kOps = 0.15, kSecond = 0.3;
 
-class Climb {
+// A Walk goes from the fates of a candidate to others.
+class Walk {
  public:
-  Climb(const Workbench& bench, Candidate start, const Effort& effort)
+  Walk(const Workbench& bench, Candidate start, const Effort& effort)
       : bench_(bench),
         model_(bench.model),
         changes_(bench.changes),
         effort_(effort),
-        control_(bench.control.part(effort.share)),
+        random_(effort.seed),
         ledger_(bench.model),
         flow_(bench.model, bench.carrier),
         best_(std::move(start)),
         lanes_(best_.fates.lanes),
-        now_(best_.cost) {
-    random_.seed(effort.seed);
-  }
+        now_(best_.cost) {}
 
-  Candidate run() {
-    if (!ledger_.assign(best_.fates.schedule)) return std::move(best_);
+  bool start() { return ledger_.assign(best_.fates.schedule); }
+  double mean_time() const {
     const double ops = static_cast<double>(std::max<size_t>(1, model_.plain().size()));
-    const double mean = std::max(1.0, static_cast<double>(ledger_.time()) / ops);
-    const auto begin = std::chrono::steady_clock::now();
-    double clock = 0;
-    for (int64_t e = 0; e < effort_.evaluations; ++e) {
-      if (bench_.fits(best_) && best_.cost.time <= effort_.floor) break;
-      if (e % kEvaluationsBetweenLooks == 0) {
-        if (control_.out_of_time()) break;
-        effort_.report();
-        clock = (control_.share_over(begin) - kHeadStart) / (1 - kHeadStart);
-      }
-      const double done =
-          std::max(clock, static_cast<double>(e) / static_cast<double>(effort_.evaluations));
-      const double heat = mean * effort_.heat * std::pow(kCooling, done);
-      step(heat);
-    }
-    return std::move(best_);
+    return std::max(1.0, static_cast<double>(ledger_.time()) / ops);
   }
+  double cost() const { return worth(now_); }
+  Candidate best() && { return std::move(best_); }
 
- private:
-  uint64_t below(size_t count) { return random_() % count; }
-  double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+  bool done() const { return bench_.fits(best_) && best_.cost.time <= effort_.floor; }
 
-  double worth(const FlowCost& cost) const {
-    const auto over = static_cast<double>(std::max<int64_t>(0, cost.peak - bench_.budget));
-    return static_cast<double>(cost.time) + bench_.price * over;
-  }
-
-  void step(double heat) {
+  bool propose() {
     lane_log_.clear();
-    propose();
-    if (!ledger_.changed() && lane_log_.empty()) return;
-    const double limit = worth(now_) - heat * std::log(std::max(1e-12, uniform()));
+    change();
+    return ledger_.changed() || !lane_log_.empty();
+  }
+
+  std::optional<double> judge(double limit) {
     const auto most = static_cast<int64_t>(std::min(limit, 9e18));
-    if (ledger_.changed() && !ledger_.apply_changes(most)) return undo();
+    if (ledger_.changed() && !ledger_.apply_changes(most)) return std::nullopt;
     ledger_.list(runs_.op_variants, runs_.positions);
-    const FlowCost cost = flow_.build(runs_, lanes_, bench_.budget, most);
-    if (cost.time > most || worth(cost) > limit) return undo();
+    next_ = flow_.build(runs_, lanes_, bench_.budget, most);
+    if (next_.time > most) return std::nullopt;
+    return worth(next_);
+  }
+
+  void keep() {
     ledger_.commit();
-    now_ = cost;
+    now_ = next_;
     const auto rank = [&](const FlowCost& c) {
       return std::pair(std::max<int64_t>(0, c.peak - bench_.budget), c.time);
     };
-    if (rank(cost) < rank(best_.cost)) best_ = {{ledger_.schedule(), lanes_}, cost};
+    if (rank(now_) < rank(best_.cost)) best_ = {{ledger_.schedule(), lanes_}, now_};
   }
 
   void undo() {
@@ -104,6 +82,14 @@ class Climb {
     for (size_t k = lane_log_.size(); k-- > 0;) {
       lanes_[static_cast<size_t>(lane_log_[k].first)] = lane_log_[k].second;
     }
+  }
+
+ private:
+  uint64_t below(size_t count) { return random_.below(count); }
+
+  double worth(const FlowCost& cost) const {
+    const auto over = static_cast<double>(std::max<int64_t>(0, cost.peak - bench_.budget));
+    return static_cast<double>(cost.time) + bench_.price * over;
   }
 
   Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[static_cast<size_t>(g)]; }
@@ -120,17 +106,17 @@ class Climb {
   }
   int8_t some_lane() { return static_cast<int8_t>(below(bench_.carrier.lanes().size())); }
 
-  void propose() {
+  void change() {
     if (!effort_.again) {
       change_lane();
       while (below(3) == 0) change_lane();
       return;
     }
-    const double draw = uniform();
+    const double draw = random_.unit();
     if (draw < kRows && !changes_.makers.empty()) return copy_row();
     if (draw < kRows + kOps) change_op();
     propose_fate();
-    if (uniform() < kSecond) propose_fate();
+    if (random_.unit() < kSecond) propose_fate();
   }
 
   void propose_fate() {
@@ -309,15 +295,14 @@ class Climb {
   const ScheduleModel& model_;
   const search::ScheduleMoves& changes_;
   const Effort effort_;
-  const SearchControl control_;
+  Random random_;
   ScheduleLedger ledger_;
   Flow flow_;
   Candidate best_;
   std::vector<int8_t> lanes_;
-  FlowCost now_;
+  FlowCost now_, next_;
   RunList runs_;
   std::vector<std::pair<int32_t, int8_t>> lane_log_;  // what lanes were before the proposal
-  std::mt19937_64 random_;
 };
 
 }  // namespace
@@ -369,7 +354,13 @@ std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
 }
 
 Candidate improve(const Workbench& bench, Candidate start, const Effort& effort) {
-  return Climb(bench, std::move(start), effort).run();
+  Walk walk(bench, std::move(start), effort);
+  if (walk.start()) {
+    const double tolerance = effort.tolerance * walk.mean_time();
+    place::anneal(walk, {.evaluations = effort.evaluations, .tolerance = tolerance},
+                  bench.control.part(effort.share), effort.report);
+  }
+  return std::move(walk).best();
 }
 
 }  // namespace reprise::internal::graph_levels

@@ -68,7 +68,7 @@ struct Effort {
   uint64_t seed = 0;                     // searches with different seeds go different ways
   int64_t floor = 0;                     // a time that no plan beats: the search ends there
   bool again = true;                     // false: only lanes change, and nothing more is made again
-  double heat = 1;                       // the first temperature, in mean times of an op
+  double tolerance = 0.6;                // at first, in mean times of an op
   std::function<void()> report = [] {};  // is called now and then; may throw
 };
 

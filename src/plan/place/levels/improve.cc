@@ -1,20 +1,18 @@
 #include "plan/place/levels/improve.h"
 
 #include <algorithm>
-#include <limits>
-#include <random>
+#include <optional>
 #include <utility>
+
+#include "plan/place/anneal.h"
 
 namespace reprise::internal::levels {
 
+using place::Random;
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// A search begins by taking flows that are up to this share slower, and ends by taking none.
-constexpr double kFirstTolerance = 0.0015;
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-constexpr int64_t kEvaluationsBetweenLooks = 16;  // at the clock
+constexpr double kTolerance = 0.0015;  // at first, as a share of the floor
 
 // A Change is one entry of the choices with what it was, so that it can be taken back.
 struct Change {
@@ -24,54 +22,47 @@ struct Change {
   int32_t before;
 };
 
-class Climb {
+// A Walk goes from the choices of a candidate to others.
+class Walk {
  public:
-  Climb(const Workbench& bench, Candidate start, int64_t floor)
-      : bench_(bench), floor_(floor), best_(std::move(start)), now_(best_.choices) {
-    now_time_ = best_.cost.time;
+  Walk(const Workbench& bench, Candidate start, int64_t floor, uint64_t seed)
+      : bench_(bench),
+        floor_(floor),
+        random_(seed),
+        best_(std::move(start)),
+        now_(best_.choices),
+        now_time_(best_.cost.time) {}
+
+  double cost() const { return static_cast<double>(now_time_); }
+  Candidate best() && { return std::move(best_); }
+
+  bool done() const { return best_.cost.time <= floor_; }
+
+  bool propose() {
+    changes_.clear();
+    change();
+    return !changes_.empty();
   }
 
-  Candidate run(const Effort& effort) {
-    random_.seed(effort.seed);
-    Schedule schedule;
-    const Clock::time_point start = Clock::now();
-    double clock = 0;  // the share of the time that is over
-    for (int64_t e = 0; e < effort.evaluations && best_.cost.time > floor_; ++e) {
-      if (e % kEvaluationsBetweenLooks == 0) {
-        clock = share(Clock::now() - start, effort.time);
-        if (clock >= 1) break;
-        bench_.control.report(-1);  // How much is left to be found, nobody knows.
-      }
-      const double left =
-          1 - std::max(clock, static_cast<double>(e) / static_cast<double>(effort.evaluations));
-      const auto tolerance =
-          static_cast<int64_t>(kFirstTolerance * left * left * static_cast<double>(floor_));
-      propose();
-      if (changes_.empty()) continue;
-      place::FlowCost cost;
-      const bool is_made = bench_.scheduler.make(now_, schedule);
-      const int64_t limit = now_time_ + tolerance;
-      if (is_made) {
-        cost = bench_.flow.build(schedule.runs, schedule.lanes, bench_.budget, limit, false);
-      }
-      if (!is_made || cost.time > limit || cost.peak > bench_.budget) {
-        undo();
-        continue;
-      }
-      now_time_ = cost.time;
-      if (cost.time >= best_.cost.time) continue;
-      best_ = {now_, schedule, cost};
-    }
-    return std::move(best_);
+  std::optional<double> judge(double limit) {
+    if (!bench_.scheduler.make(now_, schedule_)) return std::nullopt;
+    next_ = bench_.flow.build(schedule_.runs, schedule_.lanes, bench_.budget,
+                              static_cast<int64_t>(std::min(limit, 9e18)), false);
+    if (next_.peak > bench_.budget) return std::nullopt;
+    return static_cast<double>(next_.time);
+  }
+
+  void keep() {
+    now_time_ = next_.time;
+    if (now_time_ < best_.cost.time) best_ = {now_, schedule_, next_};
+  }
+
+  void undo() {
+    for (size_t c = changes_.size(); c-- > 0;) entry(changes_[c]) = changes_[c].before;
   }
 
  private:
-  static double share(Clock::duration part, std::chrono::nanoseconds whole) {
-    return whole.count() <= 0
-               ? 1
-               : std::chrono::duration<double>(part) / std::chrono::duration<double>(whole);
-  }
-  size_t below(size_t count) { return static_cast<size_t>(random_() % count); }
+  size_t below(size_t count) { return random_.below(count); }
 
   int32_t& entry(const Change& change) {
     switch (change.kind) {
@@ -96,9 +87,6 @@ class Climb {
     change.before = place;
     place = value;
     changes_.push_back(change);
-  }
-  void undo() {
-    for (size_t c = changes_.size(); c-- > 0;) entry(changes_[c]) = changes_[c].before;
   }
 
   int32_t other_lane(int32_t lane) {
@@ -126,8 +114,20 @@ class Climb {
     set(Change::Kind::kDearer, to, now_.dearer[from]);
   }
 
-  void propose() {
-    changes_.clear();
+  // Some stages take over what others at the same distance do.
+  void take_over(size_t first) {
+    const size_t period = 1 + below(8), length = 1 + below(8);
+    if (first + period + length > bench_.model.stages) return;
+    for (size_t k = first; k < first + length; ++k) {
+      if (below(2) == 0) {
+        copy_stage(k, k + period);
+      } else {
+        copy_stage(k + period, k);
+      }
+    }
+  }
+
+  void change() {
     const size_t stages = bench_.model.stages;
     const size_t i = below(stages);
     switch (bench_.sweeps ? below(bench_.lanes > 0 ? 12 : 8)
@@ -163,18 +163,8 @@ class Climb {
         if (now_.dearer[i] < 0 || now_.dearer[i] > 100) undo_last();
         return;
       }
-      case 6: {  // Some stages take over what others at the same distance do.
-        const size_t period = 1 + below(8), length = 1 + below(8);
-        if (i + period + length > stages) return;
-        for (size_t k = 0; k < length; ++k) {
-          if (below(2) == 0) {
-            copy_stage(i + k, i + period + k);
-          } else {
-            copy_stage(i + period + k, i + k);
-          }
-        }
-        return;
-      }
+      case 6:
+        return take_over(i);
       case 7:  // Two neighbours change at once.
         set(Change::Kind::kOption, i, other_option(i));
         if (i + 1 < stages) set(Change::Kind::kOption, i + 1, other_option(i + 1));
@@ -202,25 +192,32 @@ class Climb {
 
   const Workbench& bench_;
   int64_t floor_;
+  Random random_;
   Candidate best_;
   Choices now_;
   int64_t now_time_;
+  Schedule schedule_;     // of the changed choices
+  place::FlowCost next_;  // what they cost
   std::vector<Change> changes_;
-  std::mt19937_64 random_;
 };
 
 }  // namespace
 
-std::optional<Candidate> evaluate(const Workbench& bench, Choices choices) {
+std::optional<Candidate> evaluate(const Workbench& bench, Choices choices, int64_t limit) {
   Candidate candidate{std::move(choices), {}, {}};
   const Schedule& schedule = candidate.schedule;
   if (!bench.scheduler.make(candidate.choices, candidate.schedule)) return std::nullopt;
-  candidate.cost = bench.flow.build(schedule.runs, schedule.lanes, bench.budget, kNoLimit, false);
+  candidate.cost = bench.flow.build(schedule.runs, schedule.lanes, bench.budget, limit, false);
+  if (candidate.cost.time > limit) return std::nullopt;
   return candidate;
 }
 
 Candidate improve(const Workbench& bench, Candidate start, int64_t floor, const Effort& effort) {
-  return Climb(bench, std::move(start), floor).run(effort);
+  Walk walk(bench, std::move(start), floor, effort.seed);
+  const double tolerance = kTolerance * static_cast<double>(floor);
+  place::anneal(walk, {.evaluations = effort.evaluations, .tolerance = tolerance},
+                bench.control.at_most(effort.time), [&] { bench.control.report(-1); });
+  return std::move(walk).best();
 }
 
 }  // namespace reprise::internal::levels

@@ -32,9 +32,9 @@ struct Workbench {
   bool sweeps = true;              // false: every stage is kept, and nothing is made again
 };
 
-// Returns the choices with their cost; nothing if the scheduler refuses them. Where they do not fit,
-// only the peak counts.
-std::optional<Candidate> evaluate(const Workbench& bench, Choices choices);
+// Returns the choices with their cost; nothing if the scheduler refuses them, or if they take longer
+// than `limit`. Where they do not fit, only the peak counts.
+std::optional<Candidate> evaluate(const Workbench& bench, Choices choices, int64_t limit);
 
 // An Effort limits a search. If the flows are done before the time is, equal arguments give equal
 // results.

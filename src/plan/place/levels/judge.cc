@@ -21,8 +21,8 @@ Judge::Judge(const ChainProblem& problem, size_t window, const char* planner)
       bench_{model_, scheduler_, flow_, carrier_.lanes().size(), problem.budget.count(), control_} {
 }
 
-std::optional<Candidate> Judge::look_at(Choices choices) {
-  std::optional<Candidate> next = evaluate(bench_, std::move(choices));
+std::optional<Candidate> Judge::look_at(Choices choices, int64_t limit) {
+  std::optional<Candidate> next = evaluate(bench_, std::move(choices), limit);
   if (!next || next->cost.peak <= bench_.budget) return next;
   if (!smallest_ || next->cost.peak < smallest_->cost.peak) smallest_ = std::move(next);
   return std::nullopt;
@@ -47,9 +47,8 @@ Answer Judge::answer() {
     return answer;
   }
   const Schedule& schedule = best_->schedule;
-  const int64_t time = flow_.build(schedule.runs, schedule.lanes, bench_.budget).time;
+  answer.set_found(Nanos(flow_.build(schedule.runs, schedule.lanes, bench_.budget).time));
   answer.actions = flow_.actions();
-  answer.termination = Nanos(time) == bound_ ? Termination::kOptimal : Termination::kFeasible;
   return answer;
 }
 

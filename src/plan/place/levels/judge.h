@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "plan/chain/model.h"
 #include "plan/common/search_control.h"
@@ -18,6 +21,8 @@ namespace reprise::internal::levels {
 
 class Judge {
  public:
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
   // Segments have at most `window` stages. `planner` is the name of the row. The problem must outlive
   // the judge.
   Judge(const ChainProblem& problem, size_t window, const char* planner);
@@ -31,13 +36,13 @@ class Judge {
   // Returns a time that no plan beats.
   Nanos bound() const { return bound_; }
 
-  // Returns the candidate of the choices, if it fits. If none does in the end, the answer says what
-  // the smallest one needs.
-  std::optional<Candidate> look_at(Choices choices);
+  // Returns the candidate of the choices, if it fits and takes no longer than `limit`. If none fits
+  // in the end, the answer says what the smallest one needs.
+  std::optional<Candidate> look_at(Choices choices, int64_t limit = kNoLimit);
   // Keeps the candidate, which must fit, if it is the fastest.
   void consider(Candidate candidate);
   void offer(Choices choices) {
-    if (std::optional<Candidate> candidate = look_at(std::move(choices))) {
+    if (auto candidate = look_at(std::move(choices), best_ ? best_->cost.time : kNoLimit)) {
       consider(*std::move(candidate));
     }
   }

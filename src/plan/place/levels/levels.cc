@@ -10,8 +10,7 @@
 //   choices.h   what happens to each stage and boundary: kept with an option or swept, a lane or none
 //   segments.h  the fastest backward of a swept stretch in m bytes (the recurrence of plan/chain)
 //   flow.h      runs and lanes -> the exact plan: what leaves where, what comes back when
-//   improve.h   local search over the choices with the flow as its judge (threshold accepting: Dueck,
-//               Scheuer, J. Comput. Phys. 90, 1990)
+//   improve.h   local search over the choices with the flow as its judge (place/anneal.h)
 //   search.h    the starts of the search, and its answer
 //   bound.h     a time that no plan with copies beats, from the instant of the loss
 //

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "plan/chain/planner.h"
+#include "plan/common/candidates.h"
+#include "plan/common/search_control.h"
 #include "plan/place/levels/choices.h"
 #include "plan/place/levels/improve.h"
 #include "plan/place/levels/judge.h"
@@ -27,32 +28,16 @@ constexpr size_t kMixedParts = 12;              // of a chain, in starts of both
 constexpr size_t kMostMixed = 4;                // of these starts are looked at
 constexpr size_t kFinalists = 3;                // starts that the rest of the search goes on with
 constexpr double kReserve = 0.1;                // of the time, for all that has no clock
-constexpr int64_t kRunsEvaluated = 20'000'000;  // over all flows of a search
+constexpr int64_t kRunsEvaluated = 22'000'000;  // over all flows of a search
 constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 200'000;
-constexpr int64_t kEvaluationsForStage = 6'000;  // at most
+constexpr int64_t kEvaluationsForStage = 6'600;  // at most
 
 // Returns the best plan without copies, whose class also has plans that choices cannot say.
 Answer without_copies(const ChainProblem& problem) {
   ChainProblem alone = problem;
   alone.options.machine = {};
-  const auto limit = static_cast<double>(problem.options.time_limit.count());
-  alone.options.time_limit = Nanos(static_cast<int64_t>(kChainShare * limit));
+  alone.options.time_limit = common::part_of(problem.options.time_limit, kChainShare);
   return chain::exact_chain(alone);
-}
-
-bool found(const Answer& answer) {
-  return answer.termination == Termination::kOptimal ||
-         answer.termination == Termination::kFeasible;
-}
-
-int64_t time_of(const Graph& graph, const std::vector<Run>& runs) {
-  int64_t time = 0;
-  for (const Run& run : runs) {
-    time += graph.ops[static_cast<size_t>(run.op)]
-                .variants[static_cast<size_t>(run.variant)]
-                .time.count();
-  }
-  return time;
 }
 
 // Lets everything move that can.
@@ -68,8 +53,8 @@ class Search {
       : problem_(problem),
         fates_(fates),
         deadline_(Clock::now() +
-                  std::chrono::nanoseconds(static_cast<int64_t>(
-                      (1 - kReserve) * static_cast<double>(problem.options.time_limit.count())))),
+                  std::chrono::nanoseconds(
+                      common::part_of(problem.options.time_limit, 1 - kReserve).count())),
         judge_(problem, std::min(kWindow, problem.chain.stages.size()),
                fates == Fates::kAll ? "levels" : "offload_only"),
         bench_(judge_.bench()),
@@ -128,7 +113,7 @@ class Search {
   void collect(const Answer& alone) {
     const Choices kept = keep_everything(index_.stages);
     offer(judge_.carrier().lanes().empty() ? kept : all_move(kept));
-    if (found(alone)) {
+    if (alone.found()) {
       const Choices choices = choices_of(problem_.graph, index_, alone.runs);
       offer(choices);
       offer(all_move(choices));
@@ -170,16 +155,15 @@ class Search {
     Answer moved = judge_.answer();
     moved.search_memory = alone.search_memory;
     if (fates_ == Fates::kKeepOrMove) return moved;
-    const int64_t alone_time =
-        found(alone) ? time_of(problem_.graph, alone.runs) : std::numeric_limits<int64_t>::max();
-    if (judge_.best_time() && *judge_.best_time() < alone_time) return moved;
-    if (found(alone)) {
+    if (alone.found()) {
+      const Nanos time = common::time_of(problem_.graph, alone.runs);
+      if (moved.found() && Nanos(*judge_.best_time()) < time) return moved;
       moved.actions.clear();
       moved.runs = alone.runs;
-      moved.termination =
-          Nanos(alone_time) == judge_.bound() ? Termination::kOptimal : Termination::kFeasible;
+      moved.set_found(time);
       return moved;
     }
+    if (moved.found()) return moved;
     moved.termination = alone.termination;
     if (!moved.smallest_budget ||
         (alone.smallest_budget && *alone.smallest_budget <= *moved.smallest_budget)) {
