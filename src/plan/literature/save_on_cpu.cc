@@ -10,10 +10,12 @@
 //
 // Tests: those of every planner; property/levels_test.cc (SaveOnCpuTakesTheTimeOfEveryCopy).
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "plan/baselines/baselines.h"
 #include "plan/literature/planner.h"
+#include "plan/place/copies.h"
 #include "plan/place/lanes.h"
 #include "plan/place/levels/bound.h"
 #include "reprise/check/simulate.h"
@@ -52,67 +54,35 @@ std::vector<Gap> gaps_of(const Graph& graph, const std::vector<Run>& runs, OpInd
   return gaps;
 }
 
-class Mover {
- public:
-  Mover(const ChainProblem& problem, const Lane& lane)
-      : graph_(problem.graph),
-        runs_(plain_runs(graph_)),
-        device_(problem.options.machine.memories[0].name),
-        there_(problem.options.machine.memories[static_cast<size_t>(lane.memory)].name) {
-    const OpIndex loss = ChainIndex{problem.chain.stages.size()}.loss();
-    const std::vector<Gap> gaps = gaps_of(graph_, runs_, loss);
-    out_.resize(runs_.size());
-    back_.resize(runs_.size());
-    int64_t room = lane.capacity;
-    for (size_t v = 0; v < gaps.size(); ++v) {
-      const Gap& gap = gaps[v];
-      const int64_t bytes = graph_.values[v].bytes.count();
-      const bool moves = gap.last >= 0 && gap.next > gap.last + 1 &&
-                         graph_.values[v].kind != ValueKind::kInput && bytes <= room;
-      if (!moves) continue;
-      room -= bytes;
-      out_[static_cast<size_t>(gap.last)].push_back(v);
-      back_[static_cast<size_t>(gap.next)].push_back(v);
-    }
+// Returns plain training in which every value moves that fits.
+std::vector<Action> moved(const ChainProblem& problem, const Lane& lane) {
+  const Graph& graph = problem.graph;
+  const Machine& machine = problem.options.machine;
+  const std::vector<Run> runs = plain_runs(graph);
+  const std::string& memory = machine.memories[static_cast<size_t>(lane.memory)].name;
+  const std::vector<Gap> gaps =
+      gaps_of(graph, runs, ChainIndex{problem.chain.stages.size()}.loss());
+  place::Copies copies(machine, runs.size());
+  int64_t room = lane.capacity;
+  for (size_t v = 0; v < gaps.size(); ++v) {
+    const Gap& gap = gaps[v];
+    const Value& value = graph.values[v];
+    if (gap.last < 0 || gap.next <= gap.last + 1) continue;
+    if (value.kind == ValueKind::kInput || value.bytes.count() > room) continue;
+    room -= value.bytes.count();
+    copies.send(static_cast<size_t>(gap.last) + 1, value.id, memory);
+    copies.leave(static_cast<size_t>(gap.last) + 1, value.id, memory);
+    copies.bring(static_cast<size_t>(gap.next), value.id, memory);
+    copies.need(static_cast<size_t>(gap.next), value.id, memory);
   }
-
-  std::vector<Action> actions() const {
-    std::vector<Action> actions;
-    size_t run = 0;
-    for (const Action& action : with_frees(graph_, runs_)) {
-      if (action.kind != ActionKind::kRun) {
-        actions.push_back(action);
-        continue;
-      }
-      if (run > 0) move_out(run - 1, actions);
-      for (const size_t v : back_[run]) {
-        actions.push_back({ActionKind::kCopy, id(v), "", there_, device_});
-        actions.push_back({ActionKind::kWait, id(v), "", device_});
-        actions.push_back({ActionKind::kFree, id(v), "", there_});
-      }
-      actions.push_back(action);
-      ++run;
-    }
-    return actions;
+  std::vector<Action> actions;
+  size_t run = 0;
+  for (const Action& action : with_frees(graph, runs)) {
+    if (action.kind == ActionKind::kRun) copies.write(run++, actions);
+    actions.push_back(action);
   }
-
- private:
-  const std::string& id(size_t value) const { return graph_.values[value].id; }
-
-  void move_out(size_t run, std::vector<Action>& actions) const {
-    for (const size_t v : out_[run]) {
-      actions.push_back({ActionKind::kCopy, id(v), "", device_, there_});
-      actions.push_back({ActionKind::kWait, id(v), "", there_});
-      actions.push_back({ActionKind::kFree, id(v), ""});
-    }
-  }
-
-  const Graph& graph_;
-  std::vector<Run> runs_;
-  const std::string& device_;
-  const std::string& there_;
-  std::vector<std::vector<size_t>> out_, back_;  // by run: values
-};
+  return actions;
+}
 
 }  // namespace
 
@@ -122,7 +92,7 @@ Answer save_on_cpu_chain(const ChainProblem& problem) {
   if (lanes.empty()) return baselines::keep_all_chain(problem);
   Answer answer;
   answer.lower_bound = levels::loss_bound(problem.chain, machine, problem.budget);
-  answer.actions = Mover(problem, lanes.front()).actions();
+  answer.actions = moved(problem, lanes.front());
   const Timeline timeline = simulate(problem.graph, answer.actions, machine);
   if (timeline.peak > problem.budget) {
     answer.termination = Termination::kInfeasible;
@@ -135,8 +105,7 @@ Answer save_on_cpu_chain(const ChainProblem& problem) {
     }
     return answer;
   }
-  answer.termination =
-      timeline.time == answer.lower_bound ? Termination::kOptimal : Termination::kFeasible;
+  answer.set_found(timeline.time);
   return answer;
 }
 

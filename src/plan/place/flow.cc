@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
+
+#include "plan/place/copies.h"
 
 namespace reprise::internal::place {
 
@@ -23,7 +26,7 @@ int64_t plus(int64_t a, int64_t b) {
 Flow::Flow(const ScheduleModel& model, const Carrier& carrier)
     : model_(model),
       carrier_(carrier),
-      held_(carrier.lanes().size()),
+      room_there_(carrier.lanes().size()),
       queue_free_(carrier.machine().channels.size(), 0) {}
 
 FlowCost Flow::build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget,
@@ -158,8 +161,9 @@ FlowCost Flow::evict(int64_t budget) {
   const size_t n = runs_.op_variants.size();
   absent_.assign(n + 1, 0);
   returns_.assign(n + 1, 0);
-  for (size_t l = 0; l < held_.size(); ++l) {
-    if (carrier_.lanes()[l].capacity != kUnlimited) held_[l].assign(n + 1, 0);
+  for (size_t l = 0; l < room_there_.size(); ++l) {
+    const int64_t capacity = carrier_.lanes()[l].capacity;
+    if (capacity != kUnlimited) room_there_[l].assign(n + 1, capacity);
   }
   open_.clear();
   by_leave_.clear();
@@ -207,24 +211,20 @@ FlowCost Flow::evict(int64_t budget) {
 // gap. If it does, its bytes are taken there.
 bool Flow::has_room(const Gap& gap) {
   const auto l = static_cast<size_t>(gap.lane);
-  const int64_t capacity = carrier_.lanes()[l].capacity;
-  if (capacity == kUnlimited) return true;
+  if (carrier_.lanes()[l].capacity == kUnlimited) return true;
   const Life& life = lives_[static_cast<size_t>(gap.life)];
   const int32_t from =
       life.away ? gaps_[static_cast<size_t>(life.leaver)].next + 1 : life.begin + 1;
-  const int64_t bytes = model_.bytes(gap.value);
   // Before its last read a value is freed there behind the copies that stand before the same run.
-  const auto begin = held_[l].begin() + from, end = held_[l].begin() + gap.next + 1;
-  if (std::any_of(begin, end, [&](int64_t held) { return held > capacity - bytes; })) return false;
-  std::for_each(begin, end, [&](int64_t& held) { held += bytes; });
-  return true;
+  return room_there_[l].take(static_cast<size_t>(from), static_cast<size_t>(gap.next) + 1,
+                             model_.bytes(gap.value));
 }
 
 // Puts the copies back as early as the bytes allow, in the order of the reads.
 void Flow::bring_back(int64_t budget) {
   const size_t n = runs_.op_variants.size();
-  room_.resize(n + 1);
-  for (size_t k = 0; k <= n; ++k) room_[k] = budget - level_[k] + absent_[k];
+  room_.assign(n + 1, 0);
+  for (size_t k = 0; k <= n; ++k) room_.set(k, budget - level_[k] + absent_[k]);
   by_next_ = by_leave_;
   std::stable_sort(by_next_.begin(), by_next_.end(), [&](int32_t a, int32_t b) {
     return gaps_[static_cast<size_t>(a)].next < gaps_[static_cast<size_t>(b)].next;
@@ -232,11 +232,9 @@ void Flow::bring_back(int64_t budget) {
   int32_t earliest = 0;
   for (const int32_t g : by_next_) {
     Gap& gap = gaps_[static_cast<size_t>(g)];
-    const int64_t bytes = model_.bytes(gap.value);
     const int32_t first = std::max(earliest, gap.leaves);
-    int32_t back = gap.next;
-    while (back > first && room_[static_cast<size_t>(back) - 1] >= bytes) --back;
-    for (int32_t k = back; k < gap.next; ++k) room_[static_cast<size_t>(k)] -= bytes;
+    const auto back = static_cast<int32_t>(room_.take_before(
+        static_cast<size_t>(gap.next), static_cast<size_t>(first), model_.bytes(gap.value)));
     if (back == gap.leaves) {
       gap.leaves = -1;  // It need not leave at all.
     } else {
@@ -323,16 +321,12 @@ int64_t Flow::follow(int64_t slack) {
 
 std::vector<Action> Flow::actions() const {
   const Graph& graph = model_.graph();
-  std::vector<Run> runs;
-  for (const int32_t op_variant : runs_.op_variants) {
-    runs.push_back(model_.op_variant(op_variant).run);
-  }
-  const std::string& device = carrier_.machine().memories[0].name;
+  const Machine& machine = carrier_.machine();
   const auto gap_of = [&](int32_t g) -> const Gap& { return gaps_[static_cast<size_t>(g)]; };
   const auto id = [&](const Gap& gap) { return graph.values[static_cast<size_t>(gap.value)].id; };
-  const auto memory = [&](const Gap& gap) -> const std::string& {
+  const auto memory = [&](const Gap& gap) {
     const Lane& lane = carrier_.lanes()[static_cast<size_t>(gap.lane)];
-    return carrier_.machine().memories[static_cast<size_t>(lane.memory)].name;
+    return machine.memories[static_cast<size_t>(lane.memory)].name;
   };
   // By run: the gaps sent before it, in the order of their channels.
   std::vector<int32_t> by_send = by_write_;
@@ -340,34 +334,28 @@ std::vector<Action> Flow::actions() const {
     const Gap &one = gap_of(a), &other = gap_of(b);
     return std::tuple(one.sent, one.leaves, a) < std::tuple(other.sent, other.leaves, b);
   });
+  Copies copies(machine, runs_.op_variants.size() + 1);
+  const auto slot = [](int32_t run) { return static_cast<size_t>(run); };
+  for (const int32_t g : by_send)
+    copies.send(slot(gap_of(g).sent), id(gap_of(g)), memory(gap_of(g)));
+  for (const int32_t g : by_leave_) {
+    const Gap& gap = gap_of(g);
+    copies.leave(slot(gap.leaves), id(gap), gap.sent >= 0 ? memory(gap) : "");
+  }
+  for (const int32_t g : by_next_) {
+    const Gap& gap = gap_of(g);
+    copies.bring(slot(gap.back), id(gap), memory(gap));
+    copies.need(slot(gap.next), id(gap), gap.ends ? memory(gap) : "");
+  }
+  std::vector<Run> runs;
+  for (const int32_t run : runs_.op_variants) runs.push_back(model_.op_variant(run).run);
   std::vector<Action> actions;
-  size_t out = 0, leave = 0, back = 0, wait = 0;
-  const auto before = [&](int32_t k) {
-    for (; out < by_send.size() && gap_of(by_send[out]).sent == k; ++out) {
-      const Gap& gap = gap_of(by_send[out]);
-      actions.push_back({ActionKind::kCopy, id(gap), "", device, memory(gap)});
-    }
-    for (; leave < by_leave_.size() && gap_of(by_leave_[leave]).leaves == k; ++leave) {
-      const Gap& gap = gap_of(by_leave_[leave]);
-      if (gap.sent >= 0) actions.push_back({ActionKind::kWait, id(gap), "", memory(gap)});
-      actions.push_back({ActionKind::kFree, id(gap), ""});
-    }
-    for (; back < by_next_.size() && gap_of(by_next_[back]).back == k; ++back) {
-      const Gap& gap = gap_of(by_next_[back]);
-      actions.push_back({ActionKind::kCopy, id(gap), "", memory(gap), device});
-    }
-    for (; wait < by_next_.size() && gap_of(by_next_[wait]).next == k; ++wait) {
-      const Gap& gap = gap_of(by_next_[wait]);
-      actions.push_back({ActionKind::kWait, id(gap), "", device});
-      if (gap.ends) actions.push_back({ActionKind::kFree, id(gap), "", memory(gap)});
-    }
-  };
-  int32_t k = 0;
+  size_t k = 0;
   for (Action& action : with_frees(graph, runs)) {
-    if (action.kind == ActionKind::kRun) before(k++);
+    if (action.kind == ActionKind::kRun) copies.write(k++, actions);
     actions.push_back(std::move(action));
   }
-  before(k);
+  copies.write(k, actions);
   return actions;
 }
 

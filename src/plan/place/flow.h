@@ -35,6 +35,7 @@
 
 #include "plan/graph/schedule/schedule.h"
 #include "plan/place/lanes.h"
+#include "plan/place/room.h"
 #include "reprise/model/plan.h"
 
 namespace reprise::internal::place {
@@ -133,13 +134,14 @@ class Flow {
   std::vector<int32_t> first_gap_, next_gap_;  // lists of gaps by the run behind `last`
   std::vector<int64_t> times_;                 // by run
   std::vector<int64_t> level_, after_;         // by run; differences while they are summed up
-  std::vector<int64_t> absent_, returns_, room_;
-  std::vector<std::vector<int64_t>> held_;   // by lane with a capacity, and run
-  Queue open_;                               // gaps that may leave
-  std::vector<int32_t> by_leave_, by_next_;  // positions in gaps_
-  std::vector<int32_t> by_write_;            // those that are sent out, by the run that writes
-  Queue waiting_;                            // to be sent
-  std::vector<int64_t> queue_free_;          // by channel
+  std::vector<int64_t> absent_, returns_;      // by run
+  Room room_;                                  // on the device, by run
+  std::vector<Room> room_there_;               // by lane with a capacity, and run
+  Queue open_;                                 // gaps that may leave
+  std::vector<int32_t> by_leave_, by_next_;    // positions in gaps_
+  std::vector<int32_t> by_write_;              // those that are sent out, by the run that writes
+  Queue waiting_;                              // to be sent
+  std::vector<int64_t> queue_free_;            // by channel
 };
 
 }  // namespace reprise::internal::place

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "plan/place/copies.h"
 #include "plan/place/homes/homes.h"
+#include "plan/place/room.h"
 #include "reprise/check/simulate.h"
 
 namespace reprise::internal::homes {
@@ -42,12 +44,14 @@ class Places {
     bare.fixed = graph.fixed;
     const Timeline timeline = simulate(bare, actions, machine);
     Bytes before = timeline.initial;
+    std::vector<int64_t> room;
     for (const TimelineStep& step : timeline.steps) {
-      room_.push_back((budget - std::max(before, step.during)).count());
+      room.push_back((budget - std::max(before, step.during)).count());
       before = step.after;
     }
-    room_.push_back((budget - before).count());
-    for_each_run([&](size_t slot, const Variant& variant) { room_[slot] -= touched(variant); });
+    room.push_back((budget - before).count());
+    for_each_run([&](size_t slot, const Variant& variant) { room[slot] -= touched(variant); });
+    room_ = place::Room(std::move(room));
     for_each_run([&](size_t slot, const Variant& variant) { add_stays(slot, variant); });
   }
 
@@ -122,11 +126,7 @@ class Places {
   void read(ValueIndex value, size_t slot) {
     if (const auto found = now_.find(value); found != now_.end()) {
       Stay& stay = stays_[found->second];
-      const auto begin = room_.begin() + static_cast<std::ptrdiff_t>(stay.last) + 1;
-      const auto end = room_.begin() + static_cast<std::ptrdiff_t>(slot);
-      const int64_t size = bytes(value);
-      if (std::all_of(begin, end, [&](int64_t room) { return room >= size; })) {
-        std::for_each(begin, end, [&](int64_t& room) { room -= size; });
+      if (room_.take(stay.last + 1, slot, bytes(value))) {
         stay.last = slot;
         return;
       }
@@ -137,7 +137,7 @@ class Places {
 
   std::vector<Action> with_copies(size_t ahead, size_t behind) const {
     std::vector<Stay> stays = stays_;
-    std::vector<int64_t> room = room_;
+    place::Room room = room_;
     std::vector<size_t> free_from(graph_.values.size(), 0);  // by value: where it is gone again
     size_t earliest = 0;                                     // copies keep the order of the runs
     for (size_t s = 0; s < stays.size(); ++s) {
@@ -147,14 +147,13 @@ class Places {
       if (stay.comes) {
         size_t limit = ahead >= s ? 0 : stays[s - ahead].first;
         limit = std::max({limit, earliest, free_from[static_cast<size_t>(stay.value)]});
-        while (stay.in > limit && room[stay.in - 1] >= size) room[--stay.in] -= size;
-        earliest = stay.in;
+        earliest = stay.in = room.take_before(stay.first, limit, size);
       }
       stay.leaves = stay.last + 1;
       if (stay.goes) {
         const size_t limit =
             behind >= stays.size() - s - 1 ? actions_.size() : stays[s + behind].last;
-        while (stay.leaves <= limit && room[stay.leaves] >= size) room[stay.leaves++] -= size;
+        stay.leaves = room.take_behind(stay.leaves, limit + 1, size);
       }
       free_from[static_cast<size_t>(stay.value)] = stay.leaves;
     }
@@ -163,34 +162,21 @@ class Places {
 
   std::vector<Action> write(const std::vector<Stay>& stays) const {
     const size_t slots = actions_.size() + 1;
-    std::vector<std::vector<size_t>> sends(slots), leave(slots), come(slots), needed(slots);
-    for (size_t s = 0; s < stays.size(); ++s) {
-      const Stay& stay = stays[s];
-      if (stay.goes) sends[stay.last + 1].push_back(s);
-      if (!stay.is_taken) leave[std::min(stay.leaves, slots - 1)].push_back(s);
-      if (stay.comes) come[stay.in].push_back(s);
-      if (stay.comes) needed[stay.first].push_back(s);
+    place::Copies copies(machine_, slots);
+    for (const Stay& stay : stays) {
+      const Value& value = value_of(stay);
+      if (stay.goes) copies.send(stay.last + 1, value.id, value.home);
+      if (!stay.is_taken) {
+        copies.leave(std::min(stay.leaves, slots - 1), value.id, stay.goes ? value.home : "");
+      }
+      if (!stay.comes) continue;
+      copies.bring(stay.in, value.id, value.home);
+      copies.need(stay.first, value.id, "");
     }
-    const std::string& device = machine_.memories.front().name;
     std::vector<Action> plan;
     std::vector<int64_t> position(actions_.size());
     for (size_t k = 0; k < slots; ++k) {
-      for (const size_t s : sends[k]) {
-        const Value& value = value_of(stays[s]);
-        plan.push_back({ActionKind::kCopy, value.id, "", device, value.home});
-      }
-      for (const size_t s : leave[k]) {
-        const Value& value = value_of(stays[s]);
-        if (stays[s].goes) plan.push_back({ActionKind::kWait, value.id, "", value.home});
-        plan.push_back({ActionKind::kFree, value.id, ""});
-      }
-      for (const size_t s : come[k]) {
-        const Value& value = value_of(stays[s]);
-        plan.push_back({ActionKind::kCopy, value.id, "", value.home, device});
-      }
-      for (const size_t s : needed[k]) {
-        plan.push_back({ActionKind::kWait, value_of(stays[s]).id, "", device});
-      }
+      copies.write(k, plan);
       if (k == actions_.size()) break;
       if (frees_elsewhere(actions_[k])) continue;
       position[k] = static_cast<int64_t>(plan.size());
@@ -212,7 +198,7 @@ class Places {
   const Graph& graph_;
   const std::vector<Action>& actions_;
   const Machine& machine_;
-  std::vector<int64_t> room_;         // by slot: the bytes that nothing takes
+  place::Room room_;                  // by slot
   std::vector<Stay> stays_;           // in the order of their first runs
   std::map<ValueIndex, size_t> now_;  // the last stay of a value
   std::set<std::string> elsewhere_;   // ids of the values that live elsewhere
