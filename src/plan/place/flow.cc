@@ -26,7 +26,7 @@ int64_t plus(int64_t a, int64_t b) {
 Flow::Flow(const ScheduleModel& model, const Carrier& carrier)
     : model_(model),
       carrier_(carrier),
-      room_there_(carrier.lanes().size()),
+      lane_room_(carrier.lanes().size()),
       queue_free_(carrier.machine().channels.size(), 0) {}
 
 FlowCost Flow::build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget,
@@ -69,15 +69,15 @@ void Flow::measure() {
   }
   for (size_t r = 0; r < n; ++r) {
     const ScheduleModel::OpVariant& run = model_.op_variant(runs_.op_variants[r]);
-    const auto now = static_cast<int32_t>(r);
+    const auto at = static_cast<int32_t>(r);
     times_[r] = run.time;
-    for (const ValueIndex value : model_.reads(run)) touch(value, now, runs_.positions[r]);
+    for (const ValueIndex value : model_.reads(run)) touch(value, at, runs_.positions[r]);
     for (const ValueIndex value : model_.taken(run)) close(value, true);
     for (const ValueIndex value : model_.writes(run)) {
       if (model_.is_input(value)) continue;
       close(value, false);
       life_of_[static_cast<size_t>(value)] = static_cast<int32_t>(lives_.size());
-      lives_.push_back({.begin = now, .last = now});
+      lives_.push_back({.begin = at, .last = at});
     }
   }
   for (size_t v = 0; v < values; ++v) {
@@ -131,7 +131,7 @@ void Flow::add_gap(ValueIndex value, int32_t next, int32_t to) {
 
 // A gap takes the first lane of the intervals that it lies in.
 void Flow::choose_lanes(const std::vector<int8_t>& lanes) {
-  for (Life& life : lives_) life.away = false;
+  for (Life& life : lives_) life.is_sent = false;
   for (Gap& gap : gaps_) {
     gap.leaves = gap.back = gap.sent = -1;
     gap.ends = false;
@@ -161,9 +161,9 @@ FlowCost Flow::evict(int64_t budget) {
   const size_t n = runs_.op_variants.size();
   absent_.assign(n + 1, 0);
   returns_.assign(n + 1, 0);
-  for (size_t l = 0; l < room_there_.size(); ++l) {
+  for (size_t l = 0; l < lane_room_.size(); ++l) {
     const int64_t capacity = carrier_.lanes()[l].capacity;
-    if (capacity != kUnlimited) room_there_[l].assign(n + 1, capacity);
+    if (capacity != kUnlimited) lane_room_[l].assign(n + 1, capacity);
   }
   open_.clear();
   by_leave_.clear();
@@ -175,7 +175,7 @@ FlowCost Flow::evict(int64_t budget) {
       if (gap.lane == kStays) continue;
       const Life& life = lives_[static_cast<size_t>(gap.life)];
       // What is read last leaves first, and among equals what was written first.
-      const int64_t next = gap.next + (life.away ? static_cast<int64_t>(n) + 1 : 0);
+      const int64_t next = gap.next + (life.is_sent ? static_cast<int64_t>(n) + 1 : 0);
       open_.push(life.begin - next * (static_cast<int64_t>(n) + 1), g);
     }
     absent -= returns_[k];
@@ -189,10 +189,10 @@ FlowCost Flow::evict(int64_t budget) {
       open_.pop();
       Gap& gap = gaps_[static_cast<size_t>(g)];
       Life& life = lives_[static_cast<size_t>(gap.life)];
-      if (life.away) gap.lane = gaps_[static_cast<size_t>(life.leaver)].lane;
+      if (life.is_sent) gap.lane = gaps_[static_cast<size_t>(life.leaver)].lane;
       if (gap.next <= static_cast<int32_t>(k) || !has_room(gap)) continue;
       gap.leaves = static_cast<int32_t>(k);
-      life.away = true;
+      life.is_sent = true;
       life.leaver = g;
       absent += model_.bytes(gap.value);
       returns_[static_cast<size_t>(gap.next)] += model_.bytes(gap.value);
@@ -214,10 +214,10 @@ bool Flow::has_room(const Gap& gap) {
   if (carrier_.lanes()[l].capacity == kUnlimited) return true;
   const Life& life = lives_[static_cast<size_t>(gap.life)];
   const int32_t from =
-      life.away ? gaps_[static_cast<size_t>(life.leaver)].next + 1 : life.begin + 1;
+      life.is_sent ? gaps_[static_cast<size_t>(life.leaver)].next + 1 : life.begin + 1;
   // Before its last read a value is freed there behind the copies that stand before the same run.
-  return room_there_[l].take(static_cast<size_t>(from), static_cast<size_t>(gap.next) + 1,
-                             model_.bytes(gap.value));
+  return lane_room_[l].take(static_cast<size_t>(from), static_cast<size_t>(gap.next) + 1,
+                            model_.bytes(gap.value));
 }
 
 // Puts the copies back as early as the bytes allow, in the order of the reads.
@@ -246,7 +246,7 @@ void Flow::bring_back(int64_t budget) {
   std::erase_if(by_next_, stays);
 }
 
-// Finds the gaps whose values are sent out, and those behind which they are freed elsewhere.
+// Finds the gaps whose values are sent out, and those behind which the other memory frees them.
 void Flow::settle() {
   const auto life_of = [&](int32_t g) -> Life& {
     return lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)];
@@ -264,13 +264,13 @@ void Flow::settle() {
 }
 
 // Sends the value out that has to leave first.
-void Flow::send_next(int32_t run, int64_t now) {
+void Flow::send_next(int32_t run, int64_t clock) {
   Gap& gap = gaps_[static_cast<size_t>(waiting_.front())];
   waiting_.pop();
   const auto lane = static_cast<size_t>(gap.lane);
   int64_t& free = queue_free_[static_cast<size_t>(carrier_.lanes()[lane].out_queue)];
   gap.sent = run;
-  gap.out_end = free = plus(std::max(free, now), carrier_.out_time(lane, gap.value));
+  gap.out_end = free = plus(std::max(free, clock), carrier_.out_time(lane, gap.value));
 }
 
 // Goes through the actions in the order in which actions() writes them, and decides before which
@@ -281,7 +281,7 @@ int64_t Flow::follow(int64_t slack) {
   const auto n = static_cast<int32_t>(times_.size()) - 1;
   std::fill(queue_free_.begin(), queue_free_.end(), 0);
   waiting_.clear();
-  int64_t now = 0, runs_alone = 0;
+  int64_t clock = 0, runs_alone = 0;
   size_t out = 0, leave = 0, back = 0, wait = 0;
   const auto gap_of = [&](int32_t g) -> Gap& { return gaps_[static_cast<size_t>(g)]; };
   for (int32_t k = 0; k <= n; ++k) {
@@ -291,8 +291,8 @@ int64_t Flow::follow(int64_t slack) {
       if (lives_[static_cast<size_t>(gap.life)].begin >= k) break;
       waiting_.push(gap.leaves, by_write_[out]);
     }
-    while (!waiting_.empty() && waiting_.rank() <= k) send_next(k, now);
-    int64_t begin = now;
+    while (!waiting_.empty() && waiting_.rank() <= k) send_next(k, clock);
+    int64_t begin = clock;
     for (; leave < by_leave_.size() && gap_of(by_leave_[leave]).leaves == k; ++leave) {
       begin = std::max(begin, gap_of(by_leave_[leave]).out_end);
     }
@@ -300,23 +300,23 @@ int64_t Flow::follow(int64_t slack) {
     while (!waiting_.empty()) {
       const Lane& lane = lanes[static_cast<size_t>(gap_of(waiting_.front()).lane)];
       if (queue_free_[static_cast<size_t>(lane.out_queue)] >= plus(begin, time)) break;
-      send_next(k, now);
+      send_next(k, clock);
     }
-    now = begin;
+    clock = begin;
     for (; back < by_next_.size() && gap_of(by_next_[back]).back == k; ++back) {
       Gap& gap = gap_of(by_next_[back]);
       const auto lane = static_cast<size_t>(gap.lane);
       int64_t& free = queue_free_[static_cast<size_t>(lanes[lane].in_queue)];
-      gap.in_end = free = plus(std::max(free, now), carrier_.in_time(lane, gap.value));
+      gap.in_end = free = plus(std::max(free, clock), carrier_.in_time(lane, gap.value));
     }
     for (; wait < by_next_.size() && gap_of(by_next_[wait]).next == k; ++wait) {
-      now = std::max(now, gap_of(by_next_[wait]).in_end);
+      clock = std::max(clock, gap_of(by_next_[wait]).in_end);
     }
-    now = plus(now, time);
+    clock = plus(clock, time);
     runs_alone = plus(runs_alone, time);
-    if (now - runs_alone > slack) return std::numeric_limits<int64_t>::max();
+    if (clock - runs_alone > slack) return std::numeric_limits<int64_t>::max();
   }
-  return now;
+  return clock;
 }
 
 std::vector<Action> Flow::actions() const {

@@ -2,7 +2,7 @@
 // say which values may move.
 //
 // A gap lies between two runs that touch the same value while it lives. While no run touches the
-// value, it may be elsewhere:
+// value, it may lie in another memory:
 //
 //     runs           a       b       c       d       e
 //     value v        written                         read         the gap from a to e
@@ -20,8 +20,8 @@
 //   for it. If several copies wait, the value that has to leave first is copied first.
 // - Values come back in the order of their reads. Each copy back stands as early as the bytes allow,
 //   behind the frees of the run before. A value that need not leave at all stays.
-// - A value that leaves several times is sent out once. Its copy elsewhere is freed at the last
-//   read behind a gap.
+// - A value that leaves several times is sent out once. Its copy in the other memory is freed at the
+//   last read behind a gap.
 //
 // The end of the step counts as a run that takes no time and reads the results.
 #pragma once
@@ -81,7 +81,7 @@ class Flow {
     int32_t first_interval = 0, end_interval = 0;  // those that it lies in
     int32_t leaves = -1, back = -1;  // it is freed, and copied back, before these runs
     int32_t sent = -1;               // the copy out stands before this run; -1: there is none
-    bool ends = false;               // it is freed elsewhere before `next`
+    bool ends = false;               // its copy in the other memory is freed before `next`
     int8_t lane = 0;
     int64_t out_end = 0, in_end = 0;
   };
@@ -107,8 +107,8 @@ class Flow {
   };
   struct Life {
     int32_t begin = 0, last = 0;
-    int32_t leaver = -1;  // the last gap of it that leaves
-    bool away = false;    // it lies elsewhere, too
+    int32_t leaver = -1;   // the last gap of it that leaves
+    bool is_sent = false;  // another memory has it, too
   };
 
   void measure();
@@ -121,7 +121,7 @@ class Flow {
   void bring_back(int64_t budget);
   void settle();
   int64_t follow(int64_t slack);
-  void send_next(int32_t run, int64_t now);
+  void send_next(int32_t run, int64_t clock);
 
   const schedule::ScheduleModel& model_;
   const Carrier& carrier_;
@@ -136,7 +136,7 @@ class Flow {
   std::vector<int64_t> level_, after_;         // by run; differences while they are summed up
   std::vector<int64_t> absent_, returns_;      // by run
   Room room_;                                  // on the device, by run
-  std::vector<Room> room_there_;               // by lane with a capacity, and run
+  std::vector<Room> lane_room_;                // by lane with a capacity, and run
   Queue open_;                                 // gaps that may leave
   std::vector<int32_t> by_leave_, by_next_;    // positions in gaps_
   std::vector<int32_t> by_write_;              // those that are sent out, by the run that writes

@@ -28,9 +28,9 @@ constexpr size_t kMixedParts = 12;              // of a chain, in starts of both
 constexpr size_t kMostMixed = 4;                // of these starts are looked at
 constexpr size_t kFinalists = 3;                // starts that the rest of the search goes on with
 constexpr double kReserve = 0.1;                // of the time, for all that has no clock
-constexpr int64_t kRunsEvaluated = 22'000'000;  // over all flows of a search
+constexpr int64_t kRunsEvaluated = 26'000'000;  // over all flows of a search
 constexpr int64_t kLeastEvaluations = 2'000, kMostEvaluations = 200'000;
-constexpr int64_t kEvaluationsForStage = 6'600;  // at most
+constexpr int64_t kEvaluationsForStage = 7'000;  // at most
 
 // Returns the best plan without copies, whose class also has plans that choices cannot say.
 Answer without_copies(const ChainProblem& problem) {
