@@ -176,17 +176,15 @@ FlowCost Flow::evict(int64_t budget) {
       const Life& life = lives_[static_cast<size_t>(gap.life)];
       // What is read last leaves first, and among equals what was written first.
       const int64_t next = gap.next + (life.is_sent ? static_cast<int64_t>(n) + 1 : 0);
-      open_.push(life.begin - next * (static_cast<int64_t>(n) + 1), g);
+      open_.emplace_back(next * (static_cast<int64_t>(n) + 1) - life.begin, -g);
+      std::push_heap(open_.begin(), open_.end());
     }
     absent -= returns_[k];
     const int64_t level = level_[k];
-    const auto run = static_cast<int32_t>(k);
-    while (!open_.empty() && gaps_[static_cast<size_t>(open_.back())].next <= run) {
-      open_.pop_back();
-    }
     while (level - absent > budget && !open_.empty()) {
-      const int32_t g = open_.front();
-      open_.pop();
+      std::pop_heap(open_.begin(), open_.end());
+      const int32_t g = -open_.back().second;
+      open_.pop_back();
       Gap& gap = gaps_[static_cast<size_t>(g)];
       Life& life = lives_[static_cast<size_t>(gap.life)];
       if (life.is_sent) gap.lane = gaps_[static_cast<size_t>(life.leaver)].lane;

@@ -18,14 +18,15 @@
 //   budget for any durations.
 // - A value that leaves is copied out behind the run that writes it, as soon as the channel is free
 //   for it. If several copies wait, the value that has to leave first is copied first.
-// - Values come back in the order of their reads. Each copy back stands as early as the bytes allow,
-//   behind the frees of the run before. A value that need not leave at all stays.
-// - A value that leaves several times is sent out once. Its copy in the other memory is freed at the
-//   last read behind a gap.
+// - Values come back in the order of their reads. Each copy back stands as early as the bytes
+//   allow, behind the frees of the run before. A value that need not leave at all stays.
+// - A value that leaves several times is sent out once. Its copy in the other memory is freed at
+//   the last read behind a gap.
 //
 // The end of the step counts as a run that takes no time and reads the results.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -92,13 +93,11 @@ class Flow {
     bool empty() const { return head_ == std::ssize(entries_); }
     int64_t rank() const { return entries_[static_cast<size_t>(head_)].first; }
     int32_t front() const { return entries_[static_cast<size_t>(head_)].second; }
-    int32_t back() const { return entries_.back().second; }
     void pop() { ++head_; }
-    void pop_back() { entries_.pop_back(); }
     void push(int64_t rank, int32_t gap) {
-      auto at = entries_.end();
-      while (at != entries_.begin() + head_ && std::pair(rank, gap) < *(at - 1)) --at;
-      entries_.insert(at, {rank, gap});
+      const std::pair<int64_t, int32_t> entry{rank, gap};
+      if (empty() || entries_.back() < entry) return entries_.push_back(entry);
+      entries_.insert(std::upper_bound(entries_.begin() + head_, entries_.end(), entry), entry);
     }
 
    private:
@@ -131,17 +130,17 @@ class Flow {
   std::vector<int32_t> life_of_;  // by value: position in lives_; -1: it is not live
   std::vector<Life> lives_;
   std::vector<Gap> gaps_;
-  std::vector<int32_t> first_gap_, next_gap_;  // lists of gaps by the run behind `last`
-  std::vector<int64_t> times_;                 // by run
-  std::vector<int64_t> level_, after_;         // by run; differences while they are summed up
-  std::vector<int64_t> absent_, returns_;      // by run
-  Room room_;                                  // on the device, by run
-  std::vector<Room> lane_room_;                // by lane with a capacity, and run
-  Queue open_;                                 // gaps that may leave
-  std::vector<int32_t> by_leave_, by_next_;    // positions in gaps_
-  std::vector<int32_t> by_write_;              // those that are sent out, by the run that writes
-  Queue waiting_;                              // to be sent
-  std::vector<int64_t> queue_free_;            // by channel
+  std::vector<int32_t> first_gap_, next_gap_;      // lists of gaps by the run behind `last`
+  std::vector<int64_t> times_;                     // by run
+  std::vector<int64_t> level_, after_;             // by run; differences while they are summed up
+  std::vector<int64_t> absent_, returns_;          // by run
+  Room room_;                                      // on the device, by run
+  std::vector<Room> lane_room_;                    // by lane with a capacity, and run
+  std::vector<std::pair<int64_t, int32_t>> open_;  // a heap of gaps that may leave
+  std::vector<int32_t> by_leave_, by_next_;        // positions in gaps_
+  std::vector<int32_t> by_write_;    // those that are sent out, by the run that writes
+  Queue waiting_;                    // to be sent
+  std::vector<int64_t> queue_free_;  // by channel
 };
 
 }  // namespace reprise::internal::place
