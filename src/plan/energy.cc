@@ -35,9 +35,7 @@ Graph priced(const Graph& graph, const Power& power, const Price& price) {
 Chain priced(const Chain& chain, const Power& power, const Price& price) {
   const std::vector<std::vector<int64_t>> dynamic = dynamic_power(lower(chain), power);
   const ChainIndex index{chain.stages.size()};
-  const auto at = [&](OpIndex op, size_t variant) {
-    return dynamic[static_cast<size_t>(op)][variant];
-  };
+  const auto at = [&](OpIndex op, size_t variant) { return dynamic[op][variant]; };
   Chain result = chain;
   for (size_t i = 0; i < chain.stages.size(); ++i) {
     Stage& stage = result.stages[i];
@@ -84,7 +82,7 @@ Picojoules least_dynamic_energy(const Graph& graph, const Power& power) {
     std::optional<Picojoules> smallest;
     for (const Realization& realization : choice.realizations) {
       Picojoules one;
-      for (const OpIndex op : realization.ops) one += least[static_cast<size_t>(op)];
+      for (const OpIndex op : realization.ops) one += least[op];
       sum -= one;
       if (!smallest || one < *smallest) smallest = one;
     }

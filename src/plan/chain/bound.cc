@@ -143,12 +143,11 @@ LossBound::Wide LossBound::behind(size_t last, int option) const {
   }
   // In D, the last stage of the segment may have run before the loss.
   Wide rest = kNever;
-  for_each_option_step(last, model_.options[last][static_cast<size_t>(option)],
-                       [&](State from, State to, int64_t cost, int64_t bytes) {
-                         if (from == kGone) return;
-                         rest =
-                             std::min(rest, to_end_[end][to].price + cost * kUnit + price_ * bytes);
-                       });
+  for_each_option_step(
+      last, model_.options[last][option], [&](State from, State to, int64_t cost, int64_t bytes) {
+        if (from == kGone) return;
+        rest = std::min(rest, to_end_[end][to].price + cost * kUnit + price_ * bytes);
+      });
   return rest + model_.least_sweeps[last] * kUnit;
 }
 
@@ -179,7 +178,7 @@ void LossBound::tabulate(const ChainCells& cells) {
 int64_t LossBound::around(const Cell& cell) const {
   const auto first = static_cast<size_t>(cell.first), last = static_cast<size_t>(cell.last);
   if (last == model_.stages) return 0;
-  if (!around_.empty()) return around_[static_cast<size_t>(cell.slot)];
+  if (!around_.empty()) return around_[cell.slot];
   const Wide bound = before(first) + behind(last, cell.option) - price_ * memory_;
   return std::max<int64_t>(0, rounded_down(bound));
 }

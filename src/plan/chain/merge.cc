@@ -196,7 +196,7 @@ class Splitter {
       } else if (run.op > blocks.loss()) {
         backward(2 * blocks.stages - op, static_cast<size_t>(run.variant));
       } else if (run.variant < 0) {
-        sweep(op, merged_.model.sweeps[op][static_cast<size_t>(-1 - run.variant)].memory);
+        sweep(op, merged_.model.sweeps[op][-1 - run.variant].memory);
       } else {
         forward(op, static_cast<size_t>(run.variant - 1));
       }

@@ -89,13 +89,13 @@ Surroundings::Surroundings(const ChainModel& model, const ChainCells& cells,
       levels.ends, threads,
       [&](int thread, size_t k) {
         const Cell& cell = order[levels.cells[k]];
-        CostCurve& offers = offers_[static_cast<size_t>(cell.slot)];
+        CostCurve& offers = offers_[cell.slot];
         if (offers.empty()) return;
         ++needed_cells_;
         std::reverse(offers.begin(), offers.end());
         offers.shrink_to_fit();
         bytes_ += static_cast<int64_t>(offers.capacity() * sizeof(CurvePoint));
-        offer_to_parts(cell, scratch[static_cast<size_t>(thread)]);
+        offer_to_parts(cell, scratch[thread]);
       },
       [&](size_t) { return !control.out_of_time() && bytes_ <= kTableLimit; });
   complete_ = complete_ && !control.out_of_time();
@@ -112,7 +112,7 @@ int64_t Surroundings::cost_leaving(size_t slot, int64_t memory) const {
 // itself and the other part do not take. The cost of the other part and of the branch then belongs
 // to the rest of the plan.
 void Surroundings::offer_to_parts(const Cell& cell, Scratch& scratch) {
-  const CurveView offers = offers_[static_cast<size_t>(cell.slot)];
+  const CurveView offers = offers_[cell.slot];
   const bool weighed =
       static_cast<size_t>(cell.last) == model_.stages && table_->limits().bound != nullptr;
   if (weighed) weigh(offers, scratch);
@@ -186,7 +186,7 @@ void Surroundings::collect(const Branch& branch, CurveView offers, bool weighed,
 void Surroundings::add_offers(int64_t slot, const CostCurve& points, Scratch& scratch) {
   if (slot < 0 || points.empty()) return;
   const std::lock_guard lock(locks_[static_cast<size_t>(slot) % locks_.size()]);
-  CostCurve& offers = offers_[static_cast<size_t>(slot)];
+  CostCurve& offers = offers_[slot];
   const CurveView zero = zero_function();
   Envelope& envelope = scratch.envelope;
   envelope.reset(kInfeasible, kInfeasible);

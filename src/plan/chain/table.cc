@@ -25,7 +25,7 @@ int64_t paid_before(const ChainModel& model, const Cell& cell) {
   const auto i = static_cast<size_t>(cell.first), l = static_cast<size_t>(cell.last);
   if (l == model.stages) return 0;
   if (cell.option < 0) return model.least_sweep(i, l + 1);
-  return model.least_sweep(i, l) + model.options[l][static_cast<size_t>(cell.option)].cost;
+  return model.least_sweep(i, l) + model.options[l][cell.option].cost;
 }
 
 int64_t floor_of(const ChainModel& model, const ChainCells& cells, const LeastMemory& least,
@@ -35,10 +35,10 @@ int64_t floor_of(const ChainModel& model, const ChainCells& cells, const LeastMe
   const auto visit = [&](const Branch& branch) {
     int64_t need = branch.from;
     if (branch.right >= 0) {
-      need = std::max(need, floors[static_cast<size_t>(branch.right)] + branch.right_shift);
+      need = std::max(need, floors[branch.right] + branch.right_shift);
     }
     if (branch.left >= 0) {
-      need = std::max(need, floors[static_cast<size_t>(branch.left)] + branch.left_shift);
+      need = std::max(need, floors[branch.left] + branch.left_shift);
     }
     best = std::min(best, need);
   };
@@ -99,8 +99,7 @@ std::vector<int64_t> smallest_memory(const ChainModel& model, const ChainCells& 
   const bool complete = for_each_by_level(
       cells.length_ends(), useful_threads(cells, threads),
       [&](int, size_t k) {
-        floors[static_cast<size_t>(order[k].slot)] =
-            floor_of(model, cells, least, floors, order[k]);
+        floors[order[k].slot] = floor_of(model, cells, least, floors, order[k]);
       },
       [&](size_t) { return !control.out_of_time(); });
   if (!complete) floors.clear();
@@ -130,7 +129,7 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
   const auto work = [&](int thread, size_t k) {
     const Portion& portion = portions.list[k];
     const Cell& cell = order[portion.cell];
-    Envelope& envelope = envelopes[static_cast<size_t>(thread)];
+    Envelope& envelope = envelopes[thread];
     CostCurve curve = compute(cell, portion, envelope);
     if (portion.of > 1) {
       unfinished[k] = std::move(curve);
@@ -143,7 +142,7 @@ CurveTable::CurveTable(const ChainModel& model, const ChainCells& cells, const C
     weigh(cell, curve);
     used_ += curve.empty() ? 0 : 1;
     bytes_ += static_cast<int64_t>(curve.capacity() * sizeof(CurvePoint));
-    curves_[static_cast<size_t>(cell.slot)] = std::move(curve);
+    curves_[cell.slot] = std::move(curve);
   };
   complete_ = for_each_by_level(portions.ends, threads, work, [&](size_t k) {
     control.report(static_cast<double>(k) / static_cast<double>(portions.list.size()));
@@ -162,8 +161,7 @@ bool CurveTable::set_caps(const Cell& cell, int64_t least_memory, Envelope& enve
     cost -= std::max(limits_.around->least_cost(slot), least_around(cell, least_memory));
   } else {
     // x_i is live and outside m.
-    if (cell.first > 0 && memory != kInfeasible)
-      memory -= model_.x[static_cast<size_t>(cell.first)];
+    if (cell.first > 0 && memory != kInfeasible) memory -= model_.x[cell.first];
     if (cost != kInfeasible) cost -= least_around(cell, least_memory);
   }
   envelope.reset(memory, cost);
@@ -184,7 +182,7 @@ CostCurve CurveTable::compute(const Cell& cell, const Portion& portion, Envelope
   if (!set_caps(cell, least_memory, envelope)) return {};
   const CurveView zero = zero_function();
   const auto part = [&](int64_t of, int64_t shift) {
-    return of < 0 ? Shifted{zero, 0} : Shifted{curves_[static_cast<size_t>(of)], shift};
+    return of < 0 ? Shifted{zero, 0} : Shifted{curves_[of], shift};
   };
   int branches = 0;
   const bool with_loss = static_cast<size_t>(cell.last) == model_.stages;
@@ -215,7 +213,7 @@ CostCurve CurveTable::compute(const Cell& cell, const Portion& portion, Envelope
 LossBound::Wide CurveTable::least_weight_of(const Branch& branch) const {
   int64_t cost = rounded_down(branch.cost, limits_.grid);
   if (branch.left >= 0) {
-    const CostCurve& left = curves_[static_cast<size_t>(branch.left)];
+    const CostCurve& left = curves_[branch.left];
     if (left.empty()) return kNoWeight;
     cost += left.back().cost;
   }

@@ -125,7 +125,7 @@ class Tracer {
     const auto first = static_cast<size_t>(s.cell.first), last = static_cast<size_t>(s.cell.last);
     int64_t held = model_.g[last + 1];
     if (s.cell.option >= 0) {
-      held = model_.package(last, model_.options[last][static_cast<size_t>(s.cell.option)]);
+      held = model_.package(last, model_.options[last][s.cell.option]);
     }
     for (size_t k = first; k < branch.at; ++k) {
       const int64_t room = s.memory - held - (k == first ? 0 : model_.x[k]);

@@ -125,7 +125,7 @@ int64_t choose_slots(const ChainCells& cells, int64_t time_limit) {
 void take_plan(const ChainModel& model, const ChainCells& cells, const SlotTable& table,
                int64_t memory, Bracket& bracket) {
   std::vector<Cell> by_slot(cells.slots());
-  for (const Cell& cell : cells.order()) by_slot[static_cast<size_t>(cell.slot)] = cell;
+  for (const Cell& cell : cells.order()) by_slot[cell.slot] = cell;
   const auto cost = [&](size_t slot, int64_t m) { return table.cost(by_slot[slot], m); };
   Trace plan = trace(model, cells, cost, memory);
   if (plan.cost < bracket.best->cost) bracket.best = std::move(plan);

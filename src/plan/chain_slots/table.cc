@@ -163,7 +163,7 @@ bool SlotTable::cell_by_cell(int threads, SearchControl& control) {
   std::vector<SlotMinimum> minima(static_cast<size_t>(threads), SlotMinimum(grid_.last()));
   return for_each_by_level(
       cells_.length_ends(), threads,
-      [&](int thread, size_t k) { compute(order[k], minima[static_cast<size_t>(thread)]); },
+      [&](int thread, size_t k) { compute(order[k], minima[thread]); },
       [&](size_t k) {
         control.report(static_cast<double>(k) / static_cast<double>(order.size()));
         return !control.out_of_time();
@@ -178,7 +178,7 @@ bool SlotTable::tile_by_tile(int threads, SearchControl& control) {
       [&](int thread, size_t k) {
         const std::span<const Cell> cells(&tiles.cells[tiles.begins[k]],
                                           tiles.begins[k + 1] - tiles.begins[k]);
-        compute_tile(cells, minima[static_cast<size_t>(thread)], control);
+        compute_tile(cells, minima[thread], control);
       },
       [&](size_t k) {
         control.report(static_cast<double>(k) / static_cast<double>(tiles.begins.size()));
@@ -188,14 +188,14 @@ bool SlotTable::tile_by_tile(int threads, SearchControl& control) {
 }
 
 int64_t SlotTable::cost(const Cell& cell, int64_t memory) const {
-  const SlotRow& row = rows_[static_cast<size_t>(cell.slot)];
+  const SlotRow& row = rows_[cell.slot];
   const int64_t phase =
       grid_.phase(static_cast<size_t>(cell.first), static_cast<size_t>(cell.last), cell.pinned);
   const int32_t k = rounding_ == Rounding::kUp
                         ? grid_.point_below(memory, phase)
                         : std::min(grid_.first_point(memory, phase), grid_.last());
   if (row.size == 0 || k < row.low) return kInfeasible;
-  return scale_.cost(row.values[static_cast<size_t>(std::min(k - row.low, row.size - 1))]);
+  return scale_.cost(row.values[std::min(k - row.low, row.size - 1)]);
 }
 
 void SlotTable::compute(const Cell& cell, SlotMinimum& minimum) {
@@ -270,7 +270,7 @@ void SlotTable::checkpoint_at(const Cell& cell, size_t begin, size_t end, Reach&
 }
 
 void SlotTable::store(const Cell& cell, const SlotMinimum& minimum) {
-  SlotRow& row = rows_[static_cast<size_t>(cell.slot)];
+  SlotRow& row = rows_[cell.slot];
   row = minimum.row();
   bytes_ += static_cast<int64_t>((static_cast<size_t>(row.size) + kLanes) * sizeof(int32_t));
 }

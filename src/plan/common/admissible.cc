@@ -20,14 +20,13 @@ bool drop_broken_realizations(Graph& graph, const std::string& lack) {
   std::vector<bool> dropped(graph.ops.size(), false);
   bool any = false;
   const auto broken = [&](const Realization& realization) {
-    return std::any_of(realization.ops.begin(), realization.ops.end(), [&](OpIndex op) {
-      return graph.ops[static_cast<size_t>(op)].variants.empty();
-    });
+    return std::any_of(realization.ops.begin(), realization.ops.end(),
+                       [&](OpIndex op) { return graph.ops[op].variants.empty(); });
   };
   for (Choice& choice : graph.choices) {
     for (const Realization& realization : choice.realizations) {
       if (!broken(realization)) continue;
-      for (const OpIndex op : realization.ops) dropped[static_cast<size_t>(op)] = any = true;
+      for (const OpIndex op : realization.ops) dropped[op] = any = true;
     }
     std::erase_if(choice.realizations, broken);
     if (choice.realizations.empty()) {
@@ -49,15 +48,14 @@ bool drop_readers_of_nothing(Graph& graph) {
   }
   for (const Op& op : graph.ops) {
     for (const Variant& variant : op.variants) {
-      for (const ValueIndex value : variant.writes) is_there[static_cast<size_t>(value)] = true;
+      for (const ValueIndex value : variant.writes) is_there[value] = true;
     }
   }
   bool any = false;
   for (Op& op : graph.ops) {
     any |= std::erase_if(op.variants, [&](const Variant& variant) {
-             return std::any_of(variant.reads.begin(), variant.reads.end(), [&](ValueIndex value) {
-               return !is_there[static_cast<size_t>(value)];
-             });
+             return std::any_of(variant.reads.begin(), variant.reads.end(),
+                                [&](ValueIndex value) { return !is_there[value]; });
            }) > 0;
   }
   return any;
@@ -73,7 +71,7 @@ Graph restricted(const Graph& graph, const Test& is_out, const std::string& lack
   std::vector<bool> in_choice(graph.ops.size(), false);
   for (const Choice& choice : graph.choices) {
     for (const Realization& realization : choice.realizations) {
-      for (const OpIndex op : realization.ops) in_choice[static_cast<size_t>(op)] = true;
+      for (const OpIndex op : realization.ops) in_choice[op] = true;
     }
   }
   while (drop_broken_realizations(result, lack) || drop_readers_of_nothing(result)) continue;
@@ -90,7 +88,7 @@ Graph restricted(const Graph& graph, const Test& is_out, const std::string& lack
   result.ops = std::move(ops);
   for (Choice& choice : result.choices) {
     for (Realization& realization : choice.realizations) {
-      for (OpIndex& op : realization.ops) op = position[static_cast<size_t>(op)];
+      for (OpIndex& op : realization.ops) op = position[op];
     }
   }
   validate(result);

@@ -10,7 +10,7 @@ namespace reprise::internal::common {
 Nanos time_of(const Graph& graph, const std::vector<Run>& runs) {
   Nanos time;
   for (const Run& run : runs) {
-    time += graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)].time;
+    time += graph.ops[run.op].variants[run.variant].time;
   }
   return time;
 }
@@ -21,7 +21,7 @@ std::string peak_op(const Graph& graph, const std::vector<Run>& runs) {
   // If the initial level is already the peak, the first op is the first that needs it.
   const int64_t at = timeline.peak_action;
   if (graph.ops.empty()) return {};
-  return at < 0 ? graph.ops.front().id : actions[static_cast<size_t>(at)].id;
+  return at < 0 ? graph.ops.front().id : actions[at].id;
 }
 
 Nanos least_time(const Chain& chain) {
@@ -49,11 +49,11 @@ Nanos least_time(const Graph& graph) {
     std::optional<Nanos> least;
     for (const Realization& realization : choice.realizations) {
       Nanos time;
-      for (const OpIndex op : realization.ops) time += times[static_cast<size_t>(op)];
+      for (const OpIndex op : realization.ops) time += times[op];
       least = least ? std::min(*least, time) : time;
     }
     for (const Realization& realization : choice.realizations) {
-      for (const OpIndex op : realization.ops) times[static_cast<size_t>(op)] = Nanos(0);
+      for (const OpIndex op : realization.ops) times[op] = Nanos(0);
     }
     if (least) sum += *least;
   }

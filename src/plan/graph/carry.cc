@@ -28,7 +28,7 @@ std::vector<int32_t> positions_in(const Graph& from, const Graph& to) {
 }
 
 std::optional<int32_t> same_variant(const Op& from, int32_t variant, const Op& to) {
-  const std::string& name = from.variants[static_cast<size_t>(variant)].name;
+  const std::string& name = from.variants[variant].name;
   const auto same = std::find_if(to.variants.begin(), to.variants.end(),
                                  [&](const Variant& one) { return one.name == name; });
   if (same == to.variants.end()) return std::nullopt;
@@ -58,15 +58,15 @@ class Carrier {
       const int32_t same =
           from_.interval_before(interval.value, before_[static_cast<size_t>(interval.begin) + 1]);
       if (interval.must_keep || same < 0) continue;
-      const Keeping keeping = schedule.intervals[static_cast<size_t>(same)];
+      const Keeping keeping = schedule.intervals[same];
       // Several intervals of `to` can be parts of one interval of `from`. A value that was made
       // again in an earlier part is kept in the later ones.
       const bool is_kept = keeping == Keeping::kOnRerun && is_same_interval(g, same);
       result.intervals[g] = is_kept ? Keeping::kKeep : keeping;
     }
     for (const Early& early : schedule.early) {
-      const int32_t position = there_[static_cast<size_t>(early.position)];
-      const ValueIndex value = from_.intervals()[static_cast<size_t>(early.interval)].value;
+      const int32_t position = there_[early.position];
+      const ValueIndex value = from_.intervals()[early.interval].value;
       if (position < 0) return std::nullopt;
       const int32_t interval = to_.interval_before(value, position);
       if (interval >= 0) result.early.push_back({position, interval});
@@ -96,7 +96,7 @@ class Carrier {
       const auto r = static_cast<size_t>(schedule.realization[c]);
       std::vector<OpIndex> ops;
       for (const OpIndex op : choice.realizations[r].ops) {
-        ops.push_back(there_[static_cast<size_t>(op)]);
+        ops.push_back(there_[op]);
       }
       const auto& all = choices[found->second].realizations;
       const auto same = std::ranges::find(all, ops, &Realization::ops);
@@ -125,8 +125,7 @@ class Carrier {
   std::optional<int32_t> carried_variant(OpIndex op, int32_t variant) const {
     if (variant < 0) return variant;
     const auto o = static_cast<size_t>(op);
-    return same_variant(from_.graph().ops[o], variant,
-                        to_.graph().ops[static_cast<size_t>(there_[o])]);
+    return same_variant(from_.graph().ops[o], variant, to_.graph().ops[there_[o]]);
   }
 
   const ScheduleModel &from_, &to_;
@@ -148,10 +147,9 @@ std::optional<std::vector<Run>> carried_over(const Graph& from, const std::vecto
   const std::vector<int32_t> there = positions_in(from, to);
   std::vector<Run> result;
   for (const Run& run : runs) {
-    const int32_t op = there[static_cast<size_t>(run.op)];
+    const int32_t op = there[run.op];
     if (op < 0) return std::nullopt;
-    const auto variant = same_variant(from.ops[static_cast<size_t>(run.op)], run.variant,
-                                      to.ops[static_cast<size_t>(op)]);
+    const auto variant = same_variant(from.ops[run.op], run.variant, to.ops[op]);
     if (!variant) return std::nullopt;
     result.push_back({op, *variant});
   }

@@ -107,8 +107,7 @@ class Slots {
  private:
   size_t stages() const { return chain_.stages.size(); }
   static double rate(const Machine& machine, int32_t channel) {
-    return static_cast<double>(machine.channels[static_cast<size_t>(channel)].bytes_per_second) /
-           1e9;
+    return static_cast<double>(machine.channels[channel].bytes_per_second) / 1e9;
   }
   bool moves() const { return out_ > 0; }
   int64_t slots(double bytes) const {

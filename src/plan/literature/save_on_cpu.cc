@@ -33,7 +33,7 @@ struct Gap {
 };
 
 const Variant& chosen(const Graph& graph, const Run& run) {
-  return graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
+  return graph.ops[run.op].variants[run.variant];
 }
 
 std::vector<Gap> gaps_of(const Graph& graph, const std::vector<Run>& runs, OpIndex loss) {
@@ -43,7 +43,7 @@ std::vector<Gap> gaps_of(const Graph& graph, const std::vector<Run>& runs, OpInd
     if (runs[r].op == loss) before = false;
     const auto at = static_cast<int64_t>(r);
     const auto touch = [&](ValueIndex value) {
-      Gap& gap = gaps[static_cast<size_t>(value)];
+      Gap& gap = gaps[value];
       if (before) gap.last = at;
       if (!before && gap.next < 0) gap.next = at;
     };
@@ -59,7 +59,7 @@ std::vector<Action> moved(const ChainProblem& problem, const Lane& lane) {
   const Graph& graph = problem.graph;
   const Machine& machine = problem.options.machine;
   const std::vector<Run> runs = plain_runs(graph);
-  const std::string& memory = machine.memories[static_cast<size_t>(lane.memory)].name;
+  const std::string& memory = machine.memories[lane.memory].name;
   const std::vector<Gap> gaps =
       gaps_of(graph, runs, ChainIndex{problem.chain.stages.size()}.loss());
   place::Copies copies(machine, runs.size());
@@ -98,10 +98,9 @@ Answer save_on_cpu_chain(const ChainProblem& problem) {
     answer.termination = Termination::kInfeasible;
     answer.smallest_budget = timeline.peak;
     const std::vector<BoundAction> bound = reprise::bind(problem.graph, answer.actions, machine);
-    const BoundAction* at =
-        timeline.peak_action < 0 ? nullptr : &bound[static_cast<size_t>(timeline.peak_action)];
+    const BoundAction* at = timeline.peak_action < 0 ? nullptr : &bound[timeline.peak_action];
     if (at != nullptr && at->kind == ActionKind::kRun) {
-      answer.blocking_op = problem.graph.ops[static_cast<size_t>(at->target)].id;
+      answer.blocking_op = problem.graph.ops[at->target].id;
     }
     return answer;
   }

@@ -15,7 +15,7 @@ struct PartWork {
 
 Nanos message_between(const Pipeline& pipeline, int32_t from, int32_t to, Bytes bytes) {
   const int32_t link = from == to ? -1 : find_link(pipeline, from, to);
-  return link < 0 ? Nanos(0) : message_time(pipeline.links[static_cast<size_t>(link)], bytes);
+  return link < 0 ? Nanos(0) : message_time(pipeline.links[link], bytes);
 }
 
 Nanos bound_of_all(const Pipeline& pipeline) {
@@ -36,7 +36,7 @@ Nanos bound_of(const Pipeline& pipeline, const Layout& layout, const StageTimes&
   Nanos whole_way;
   for (size_t q = 0; q < parts; ++q) {
     const size_t first = layout.cuts[q], end = layout.cuts[q + 1];
-    const PipelineDevice& device = pipeline.devices[static_cast<size_t>(layout.device[q])];
+    const PipelineDevice& device = pipeline.devices[layout.device[q]];
     const Nanos weights = times.weights_of(first, end);
     work[q].forward = time_on(device, times.forward_of(first, end));
     work[q].backward = time_on(device, times.backward_of(first, end) - weights);

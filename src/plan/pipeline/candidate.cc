@@ -95,7 +95,7 @@ PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan
   };
   for (const PartRun& run : plan.forward) add(run, times.forward);
   for (const PartRun& run : plan.backward) add(run, times.input_gradient);
-  const PipelineDevice& on = pipeline.devices[static_cast<size_t>(device)];
+  const PipelineDevice& on = pipeline.devices[device];
   return {.forward = time_on(on, times.forward),
           .backward = time_on(on, times.backward),
           .input_gradient = time_on(on, times.input_gradient),
@@ -167,8 +167,7 @@ std::optional<Nanos> time_of_draft(const Pipeline& pipeline, const PipelinePlan&
     std::vector<Nanos>& of_device = times.emplace_back();
     for (const PipelineAction& action : device.order) {
       const auto part = static_cast<size_t>(action.part);
-      const auto way =
-          static_cast<size_t>(plan.parts[part].plan_of[static_cast<size_t>(action.micro_batch)]);
+      const auto way = static_cast<size_t>(plan.parts[part].plan_of[action.micro_batch]);
       of_device.push_back(time_of_action(action, of_parts[part][way]));
     }
   }

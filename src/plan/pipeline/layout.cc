@@ -66,7 +66,7 @@ std::vector<size_t> balanced_cuts(const Pipeline& pipeline, const StageTimes& ti
   best[0] = Nanos(0);
   std::vector<std::vector<size_t>> from(parts, std::vector<size_t>(stages + 1, 0));
   for (size_t q = 0; q < parts; ++q) {
-    const PipelineDevice& on = pipeline.devices[static_cast<size_t>(device[q])];
+    const PipelineDevice& on = pipeline.devices[device[q]];
     std::vector<Nanos> next(stages + 1, kNever);
     for (size_t e = q + 1; e + (parts - q - 1) <= stages; ++e) {
       for (size_t f = q; f < e; ++f) {
@@ -90,11 +90,11 @@ void require_links(const Pipeline& pipeline, const Layout& layout) {
     if (a == b) continue;
     for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
       if (find_link(pipeline, from, to) >= 0) continue;
-      throw InputError(fmt::format("parts {} and {} exchange messages, and there is no link from "
-                                   "\"{}\" to \"{}\"; add it to the links of the pipeline",
-                                   q, q + 1, pipeline.devices[static_cast<size_t>(from)].name,
-                                   pipeline.devices[static_cast<size_t>(to)].name),
-                       {.pointer = "/links"});
+      throw InputError(
+          fmt::format("parts {} and {} exchange messages, and there is no link from "
+                      "\"{}\" to \"{}\"; add it to the links of the pipeline",
+                      q, q + 1, pipeline.devices[from].name, pipeline.devices[to].name),
+          {.pointer = "/links"});
     }
   }
 }

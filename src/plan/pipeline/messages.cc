@@ -34,7 +34,7 @@ class MessagePlacer {
     std::vector<PipelineAction> sends, waits, receives;
   };
 
-  int32_t device_of(int64_t part) const { return layout_.device[static_cast<size_t>(part)]; }
+  int32_t device_of(int64_t part) const { return layout_.device[part]; }
   bool exists(int64_t part) const {
     return part >= 0 && part < static_cast<int64_t>(layout_.parts());
   }

@@ -32,13 +32,13 @@ void alternate(const std::vector<PipelineAction>& forwards,
 Orders gpipe_order(const Pipeline& pipeline, const Layout& layout) {
   Orders orders = empty_orders(pipeline);
   for (size_t q = 0; q < layout.parts(); ++q) {
-    auto& order = orders[static_cast<size_t>(layout.device[q])];
+    auto& order = orders[layout.device[q]];
     for (int64_t m = 0; m < pipeline.micro_batches; ++m) {
       order.push_back(compute(PipelineActionKind::kForward, q, m));
     }
   }
   for (size_t q = layout.parts(); q-- > 0;) {
-    auto& order = orders[static_cast<size_t>(layout.device[q])];
+    auto& order = orders[layout.device[q]];
     for (int64_t m = 0; m < pipeline.micro_batches; ++m) {
       order.push_back(compute(PipelineActionKind::kBackward, q, m));
     }
@@ -55,8 +55,7 @@ Orders one_f_one_b_order(const Pipeline& pipeline, const Layout& layout, int64_t
       backwards.push_back(compute(PipelineActionKind::kBackward, q, m));
     }
     const int64_t flight = std::max<int64_t>(1, static_cast<int64_t>(layout.parts() - q) - less);
-    alternate(forwards, backwards, static_cast<size_t>(flight),
-              orders[static_cast<size_t>(layout.device[q])]);
+    alternate(forwards, backwards, static_cast<size_t>(flight), orders[layout.device[q]]);
   }
   return orders;
 }
@@ -91,7 +90,7 @@ Orders delayed_weights_order(const Pipeline& pipeline, const Layout& layout,
   Orders orders = empty_orders(pipeline);
   const int64_t count = pipeline.micro_batches;
   for (size_t q = 0; q < layout.parts(); ++q) {
-    auto& order = orders[static_cast<size_t>(layout.device[q])];
+    auto& order = orders[layout.device[q]];
     const auto warm_up = std::min(static_cast<int64_t>(layout.parts() - q), count);
     const int64_t delay = in_flight[q] - static_cast<int64_t>(layout.parts() - q);
     for (int64_t m = 0; m < warm_up; ++m) {
@@ -156,7 +155,7 @@ class ZeroBubble {
   };
 
   Nanos ready(const std::vector<Nanos>& times, int64_t micro_batch) const {
-    return micro_batch < pipeline_.micro_batches ? times[static_cast<size_t>(micro_batch)] : kNever;
+    return micro_batch < pipeline_.micro_batches ? times[micro_batch] : kNever;
   }
 
   // A Choice is the next action of the part and its start: the action that can begin first. Where
@@ -225,7 +224,7 @@ class ZeroBubble {
     if (choice.kind == PipelineActionKind::kInputGradient && q > 0) {
       states_[q - 1].gradients[m] = state.now + messages_[q].backward;
     }
-    orders_[static_cast<size_t>(layout_.device[q])].push_back(compute(choice.kind, q, micro_batch));
+    orders_[layout_.device[q]].push_back(compute(choice.kind, q, micro_batch));
   }
 
   const Pipeline& pipeline_;

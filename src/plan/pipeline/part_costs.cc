@@ -54,7 +54,7 @@ PartCosts::PartCosts(const PipelineProblem& problem, Pieces pieces, common::Sear
 }
 
 const PipelineDevice& PartCosts::device(size_t part) const {
-  return problem_.pipeline.devices[static_cast<size_t>(device_[part])];
+  return problem_.pipeline.devices[device_[part]];
 }
 
 void PartCosts::set_rule(OrderRule rule) {
@@ -67,7 +67,7 @@ int64_t PartCosts::in_flight(size_t part) const {
 }
 
 int64_t PartCosts::room(size_t part, size_t first, size_t end) const {
-  return problem_.budgets[static_cast<size_t>(device_[part])].count() - plans_.fixed(first, end);
+  return problem_.budgets[device_[part]].count() - plans_.fixed(first, end);
 }
 
 std::optional<Way> PartCosts::way(size_t part, size_t first, size_t end, int64_t reserved) {

@@ -335,9 +335,8 @@ PartRun named_run(const Pipeline& pipeline, const ChainIndex& index, const Run& 
   const size_t stage = *index.stage_of(run.op);
   const bool forward = run.op == index.forward(stage);
   const std::vector<StageOption>& options = pipeline.chain.stages[stage].options;
-  if (!forward) return {fmt::format("B{}", stage), options[static_cast<size_t>(run.variant)].name};
-  return {fmt::format("F{}", stage),
-          run.variant == 0 ? "fast" : options[static_cast<size_t>(run.variant - 1)].name};
+  if (!forward) return {fmt::format("B{}", stage), options[run.variant].name};
+  return {fmt::format("F{}", stage), run.variant == 0 ? "fast" : options[run.variant - 1].name};
 }
 
 }  // namespace
@@ -373,8 +372,7 @@ PartPlan PartPlans::plan(size_t first, size_t end, const Way& way) const {
         stack.empty()
             ? first == 0
             : stack.front()->option >= 0 &&
-                  model_.options[stack.front()->first][static_cast<size_t>(stack.front()->option)]
-                      .reads_output;
+                  model_.options[stack.front()->first][stack.front()->option].reads_output;
     const chain::Trace rest =
         chain::trace_segment(model_, cells_, cost, top, model_.stages, pinned, way.deferred);
     backward.insert(backward.end(), rest.runs.begin(), rest.runs.end());

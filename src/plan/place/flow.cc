@@ -76,7 +76,7 @@ void Flow::measure() {
     for (const ValueIndex value : model_.writes(run)) {
       if (model_.is_input(value)) continue;
       close(value, false);
-      life_of_[static_cast<size_t>(value)] = static_cast<int32_t>(lives_.size());
+      life_of_[value] = static_cast<int32_t>(lives_.size());
       lives_.push_back({.begin = at, .last = at});
     }
   }
@@ -98,9 +98,9 @@ void Flow::measure() {
 }
 
 void Flow::touch(ValueIndex value, int32_t run, int32_t position) {
-  const int32_t index = life_of_[static_cast<size_t>(value)];
+  const int32_t index = life_of_[value];
   if (index < 0) return;
-  Life& life = lives_[static_cast<size_t>(index)];
+  Life& life = lives_[index];
   if (run > life.last + 1 && model_.bytes(value) > 0) add_gap(value, run, position);
   life.last = run;
 }
@@ -108,13 +108,13 @@ void Flow::touch(ValueIndex value, int32_t run, int32_t position) {
 // Finds the intervals that a gap lies in: those that end behind its first position or last to its
 // second one.
 void Flow::add_gap(ValueIndex value, int32_t next, int32_t to) {
-  const int32_t life = life_of_[static_cast<size_t>(value)];
-  const int32_t last = lives_[static_cast<size_t>(life)].last;
-  const int32_t from = runs_.positions[static_cast<size_t>(last)];
+  const int32_t life = life_of_[value];
+  const int32_t last = lives_[life].last;
+  const int32_t from = runs_.positions[last];
   const std::vector<schedule::Interval>& intervals = model_.intervals();
   const int32_t end = model_.first_interval(value + 1);
-  int32_t& at = cursor_[static_cast<size_t>(value)];
-  const auto interval = [&] { return intervals[static_cast<size_t>(at)]; };
+  int32_t& at = cursor_[value];
+  const auto interval = [&] { return intervals[at]; };
   while (at < end && interval().end <= from && interval().end < to) ++at;
   const int32_t first = at;
   while (at + 1 < end && intervals[static_cast<size_t>(at) + 1].begin < to) ++at;
@@ -137,16 +137,16 @@ void Flow::choose_lanes(const std::vector<int8_t>& lanes) {
     gap.ends = false;
     gap.lane = kStays;
     for (int32_t g = gap.first_interval; g < gap.end_interval && gap.lane == kStays; ++g) {
-      gap.lane = lanes[static_cast<size_t>(g)];
+      gap.lane = lanes[g];
     }
   }
 }
 
 // Adds the bytes of a life that is over. A run does not count what it takes.
 void Flow::close(ValueIndex value, bool taken) {
-  int32_t& index = life_of_[static_cast<size_t>(value)];
+  int32_t& index = life_of_[value];
   if (index < 0) return;
-  const Life& life = lives_[static_cast<size_t>(index)];
+  const Life& life = lives_[index];
   const int64_t bytes = model_.bytes(value);
   const auto begin = static_cast<size_t>(life.begin), last = static_cast<size_t>(life.last);
   level_[begin] += bytes;
@@ -170,10 +170,10 @@ FlowCost Flow::evict(int64_t budget) {
   FlowCost cost;
   int64_t absent = 0;
   for (size_t k = 0; k <= n; ++k) {
-    for (int32_t g = first_gap_[k]; g >= 0; g = next_gap_[static_cast<size_t>(g)]) {
-      const Gap& gap = gaps_[static_cast<size_t>(g)];
+    for (int32_t g = first_gap_[k]; g >= 0; g = next_gap_[g]) {
+      const Gap& gap = gaps_[g];
       if (gap.lane == kStays) continue;
-      const Life& life = lives_[static_cast<size_t>(gap.life)];
+      const Life& life = lives_[gap.life];
       // What is read last leaves first, and among equals what was written first.
       const int64_t next = gap.next + (life.is_sent ? static_cast<int64_t>(n) + 1 : 0);
       open_.emplace_back(next * (static_cast<int64_t>(n) + 1) - life.begin, -g);
@@ -185,15 +185,15 @@ FlowCost Flow::evict(int64_t budget) {
       std::pop_heap(open_.begin(), open_.end());
       const int32_t g = -open_.back().second;
       open_.pop_back();
-      Gap& gap = gaps_[static_cast<size_t>(g)];
-      Life& life = lives_[static_cast<size_t>(gap.life)];
-      if (life.is_sent) gap.lane = gaps_[static_cast<size_t>(life.leaver)].lane;
+      Gap& gap = gaps_[g];
+      Life& life = lives_[gap.life];
+      if (life.is_sent) gap.lane = gaps_[life.leaver].lane;
       if (gap.next <= static_cast<int32_t>(k) || !has_room(gap)) continue;
       gap.leaves = static_cast<int32_t>(k);
       life.is_sent = true;
       life.leaver = g;
       absent += model_.bytes(gap.value);
-      returns_[static_cast<size_t>(gap.next)] += model_.bytes(gap.value);
+      returns_[gap.next] += model_.bytes(gap.value);
       by_leave_.push_back(g);
     }
     absent_[k] = absent;
@@ -210,9 +210,8 @@ FlowCost Flow::evict(int64_t budget) {
 bool Flow::has_room(const Gap& gap) {
   const auto l = static_cast<size_t>(gap.lane);
   if (carrier_.lanes()[l].capacity == kUnlimited) return true;
-  const Life& life = lives_[static_cast<size_t>(gap.life)];
-  const int32_t from =
-      life.is_sent ? gaps_[static_cast<size_t>(life.leaver)].next + 1 : life.begin + 1;
+  const Life& life = lives_[gap.life];
+  const int32_t from = life.is_sent ? gaps_[life.leaver].next + 1 : life.begin + 1;
   // Before its last read a value is freed there behind the copies that stand before the same run.
   return lane_room_[l].take(static_cast<size_t>(from), static_cast<size_t>(gap.next) + 1,
                             model_.bytes(gap.value));
@@ -224,12 +223,11 @@ void Flow::bring_back(int64_t budget) {
   room_.assign(n + 1, 0);
   for (size_t k = 0; k <= n; ++k) room_.set(k, budget - level_[k] + absent_[k]);
   by_next_ = by_leave_;
-  std::stable_sort(by_next_.begin(), by_next_.end(), [&](int32_t a, int32_t b) {
-    return gaps_[static_cast<size_t>(a)].next < gaps_[static_cast<size_t>(b)].next;
-  });
+  std::stable_sort(by_next_.begin(), by_next_.end(),
+                   [&](int32_t a, int32_t b) { return gaps_[a].next < gaps_[b].next; });
   int32_t earliest = 0;
   for (const int32_t g : by_next_) {
-    Gap& gap = gaps_[static_cast<size_t>(g)];
+    Gap& gap = gaps_[g];
     const int32_t first = std::max(earliest, gap.leaves);
     const auto back = static_cast<int32_t>(room_.take_before(
         static_cast<size_t>(gap.next), static_cast<size_t>(first), model_.bytes(gap.value)));
@@ -239,16 +237,14 @@ void Flow::bring_back(int64_t budget) {
       gap.back = earliest = back;
     }
   }
-  const auto stays = [&](int32_t g) { return gaps_[static_cast<size_t>(g)].leaves < 0; };
+  const auto stays = [&](int32_t g) { return gaps_[g].leaves < 0; };
   std::erase_if(by_leave_, stays);
   std::erase_if(by_next_, stays);
 }
 
 // Finds the gaps whose values are sent out, and those behind which the other memory frees them.
 void Flow::settle() {
-  const auto life_of = [&](int32_t g) -> Life& {
-    return lives_[static_cast<size_t>(gaps_[static_cast<size_t>(g)].life)];
-  };
+  const auto life_of = [&](int32_t g) -> Life& { return lives_[gaps_[g].life]; };
   for (const int32_t g : by_leave_) life_of(g).leaver = -1;
   by_write_.clear();
   for (const int32_t g : by_leave_) {  // ascending by the run before which they leave
@@ -256,17 +252,17 @@ void Flow::settle() {
     if (life.leaver < 0) by_write_.push_back(g);
     life.leaver = g;
   }
-  for (const int32_t g : by_leave_) gaps_[static_cast<size_t>(life_of(g).leaver)].ends = true;
+  for (const int32_t g : by_leave_) gaps_[life_of(g).leaver].ends = true;
   std::stable_sort(by_write_.begin(), by_write_.end(),
                    [&](int32_t a, int32_t b) { return life_of(a).begin < life_of(b).begin; });
 }
 
 // Sends the value out that has to leave first.
 void Flow::send_next(int32_t run, int64_t clock) {
-  Gap& gap = gaps_[static_cast<size_t>(waiting_.front())];
+  Gap& gap = gaps_[waiting_.front()];
   waiting_.pop();
   const auto lane = static_cast<size_t>(gap.lane);
-  int64_t& free = queue_free_[static_cast<size_t>(carrier_.lanes()[lane].out_queue)];
+  int64_t& free = queue_free_[carrier_.lanes()[lane].out_queue];
   gap.sent = run;
   gap.out_end = free = plus(std::max(free, clock), carrier_.out_time(lane, gap.value));
 }
@@ -281,12 +277,12 @@ int64_t Flow::follow(int64_t slack) {
   waiting_.clear();
   int64_t clock = 0, runs_alone = 0;
   size_t out = 0, leave = 0, back = 0, wait = 0;
-  const auto gap_of = [&](int32_t g) -> Gap& { return gaps_[static_cast<size_t>(g)]; };
+  const auto gap_of = [&](int32_t g) -> Gap& { return gaps_[g]; };
   for (int32_t k = 0; k <= n; ++k) {
-    const int64_t time = times_[static_cast<size_t>(k)];
+    const int64_t time = times_[k];
     for (; out < by_write_.size(); ++out) {
       const Gap& gap = gap_of(by_write_[out]);
-      if (lives_[static_cast<size_t>(gap.life)].begin >= k) break;
+      if (lives_[gap.life].begin >= k) break;
       waiting_.push(gap.leaves, by_write_[out]);
     }
     while (!waiting_.empty() && waiting_.rank() <= k) send_next(k, clock);
@@ -296,15 +292,15 @@ int64_t Flow::follow(int64_t slack) {
     }
     // The channel gets the next copy before it is idle, while the run goes on.
     while (!waiting_.empty()) {
-      const Lane& lane = lanes[static_cast<size_t>(gap_of(waiting_.front()).lane)];
-      if (queue_free_[static_cast<size_t>(lane.out_queue)] >= plus(begin, time)) break;
+      const Lane& lane = lanes[gap_of(waiting_.front()).lane];
+      if (queue_free_[lane.out_queue] >= plus(begin, time)) break;
       send_next(k, clock);
     }
     clock = begin;
     for (; back < by_next_.size() && gap_of(by_next_[back]).back == k; ++back) {
       Gap& gap = gap_of(by_next_[back]);
       const auto lane = static_cast<size_t>(gap.lane);
-      int64_t& free = queue_free_[static_cast<size_t>(lanes[lane].in_queue)];
+      int64_t& free = queue_free_[lanes[lane].in_queue];
       gap.in_end = free = plus(std::max(free, clock), carrier_.in_time(lane, gap.value));
     }
     for (; wait < by_next_.size() && gap_of(by_next_[wait]).next == k; ++wait) {
@@ -320,11 +316,11 @@ int64_t Flow::follow(int64_t slack) {
 std::vector<Action> Flow::actions() const {
   const Graph& graph = model_.graph();
   const Machine& machine = carrier_.machine();
-  const auto gap_of = [&](int32_t g) -> const Gap& { return gaps_[static_cast<size_t>(g)]; };
-  const auto id = [&](const Gap& gap) { return graph.values[static_cast<size_t>(gap.value)].id; };
+  const auto gap_of = [&](int32_t g) -> const Gap& { return gaps_[g]; };
+  const auto id = [&](const Gap& gap) { return graph.values[gap.value].id; };
   const auto memory = [&](const Gap& gap) {
-    const Lane& lane = carrier_.lanes()[static_cast<size_t>(gap.lane)];
-    return machine.memories[static_cast<size_t>(lane.memory)].name;
+    const Lane& lane = carrier_.lanes()[gap.lane];
+    return machine.memories[lane.memory].name;
   };
   // By run: the gaps sent before it, in the order of their channels.
   std::vector<int32_t> by_send = by_write_;

@@ -91,8 +91,8 @@ class Flow {
    public:
     void clear() { entries_.clear(), head_ = 0; }
     bool empty() const { return head_ == std::ssize(entries_); }
-    int64_t rank() const { return entries_[static_cast<size_t>(head_)].first; }
-    int32_t front() const { return entries_[static_cast<size_t>(head_)].second; }
+    int64_t rank() const { return entries_[head_].first; }
+    int32_t front() const { return entries_[head_].second; }
     void pop() { ++head_; }
     void push(int64_t rank, int32_t gap) {
       const std::pair<int64_t, int32_t> entry{rank, gap};

@@ -21,8 +21,8 @@ std::vector<Lane> lanes_of(const Machine& machine) {
          .capacity = capacity ? capacity->count() : std::numeric_limits<int64_t>::max()});
   }
   const auto bandwidth = [&](const Lane& lane) {
-    return std::min(machine.channels[static_cast<size_t>(lane.out)].bytes_per_second,
-                    machine.channels[static_cast<size_t>(lane.in)].bytes_per_second);
+    return std::min(machine.channels[lane.out].bytes_per_second,
+                    machine.channels[lane.in].bytes_per_second);
   };
   std::stable_sort(lanes.begin(), lanes.end(),
                    [&](const Lane& a, const Lane& b) { return bandwidth(a) > bandwidth(b); });
@@ -35,9 +35,8 @@ Carrier::Carrier(const Graph& graph, const Machine& machine)
     std::vector<int64_t>& out = out_.emplace_back();
     std::vector<int64_t>& in = in_.emplace_back();
     for (const Value& value : graph.values) {
-      out.push_back(
-          copy_time(machine.channels[static_cast<size_t>(lane.out)], value.bytes).count());
-      in.push_back(copy_time(machine.channels[static_cast<size_t>(lane.in)], value.bytes).count());
+      out.push_back(copy_time(machine.channels[lane.out], value.bytes).count());
+      in.push_back(copy_time(machine.channels[lane.in], value.bytes).count());
     }
   }
 }

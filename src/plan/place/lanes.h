@@ -29,12 +29,8 @@ class Carrier {
 
   const Machine& machine() const { return machine_; }
   const std::vector<Lane>& lanes() const { return lanes_; }
-  int64_t out_time(size_t lane, ValueIndex value) const {
-    return out_[lane][static_cast<size_t>(value)];
-  }
-  int64_t in_time(size_t lane, ValueIndex value) const {
-    return in_[lane][static_cast<size_t>(value)];
-  }
+  int64_t out_time(size_t lane, ValueIndex value) const { return out_[lane][value]; }
+  int64_t in_time(size_t lane, ValueIndex value) const { return in_[lane][value]; }
 
  private:
   const Machine& machine_;

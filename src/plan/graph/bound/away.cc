@@ -48,10 +48,10 @@ Instant::Spent Instant::spent() const {
     for (const Realization& one : choice.realizations) {
       Nanos time;
       for (const OpIndex op : one.ops) {
-        const bool ordered = runs_once(graph.ops[static_cast<size_t>(op)]);
+        const bool ordered = runs_once(graph.ops[op]);
         all_before &= ordered && op < op_;
         all_after &= ordered && op > op_;
-        time += facts_.first_time[static_cast<size_t>(op)];
+        time += facts_.first_time[op];
       }
       const bool is_first = &one == &choice.realizations.front();
       fastest = is_first ? time : std::min(fastest, time);

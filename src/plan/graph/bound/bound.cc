@@ -98,8 +98,7 @@ class Bounding {
       const auto first = times_.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto last = times_.begin() + static_cast<std::ptrdiff_t>(end);
       const auto highest = std::max_element(first, last);
-      if (*highest > 0)
-        best_.promising.push_back(moments_[static_cast<size_t>(highest - times_.begin())]);
+      if (*highest > 0) best_.promising.push_back(moments_[highest - times_.begin()]);
     }
   }
 

@@ -39,7 +39,7 @@ std::optional<Instant::Line> Instant::solve(Amount price, Amount unit, Amount* t
 
 std::optional<Instant::Paid> Instant::pay(const Prices& prices) {
   const auto of = [](std::span<const Amount> list, ValueIndex value) {
-    return list.empty() ? Amount{0} : list[static_cast<size_t>(value)];
+    return list.empty() ? Amount{0} : list[value];
   };
   for (const Node& node : nodes_) {
     const Amount bytes = facts_.graph.values[node.value].bytes.count();

@@ -57,7 +57,7 @@ class CopyBounding {
     }
     at_end = always;
     for (const ValueIndex value : graph_.results) {
-      const Value& result = graph_.values[static_cast<size_t>(value)];
+      const Value& result = graph_.values[value];
       if (result.kind != ValueKind::kInput) at_end += result.bytes;
     }
     if (!graph_.ops.empty()) raise(at_end, static_cast<OpIndex>(graph_.ops.size() - 1));
@@ -68,10 +68,10 @@ class CopyBounding {
         if (!can_be_first(variant)) continue;
         Bytes need = always + variant.workspace;
         for (const ValueIndex value : variant.writes) {
-          need += graph_.values[static_cast<size_t>(value)].bytes;
+          need += graph_.values[value].bytes;
         }
         for (const ValueIndex value : variant.reads) {
-          const Value& read = graph_.values[static_cast<size_t>(value)];
+          const Value& read = graph_.values[value];
           if (read.kind != ValueKind::kInput && !takes(variant, value)) need += read.bytes;
         }
         least = least ? std::min(*least, need) : need;
@@ -134,7 +134,7 @@ class CopyBounding {
 
   void look_at(OpIndex op) {
     std::vector<Instant> instants;
-    for (const Variant& variant : graph_.ops[static_cast<size_t>(op)].variants) {
+    for (const Variant& variant : graph_.ops[op].variants) {
       if (!can_be_first(variant)) continue;
       instants.emplace_back(facts_, op, variant, std::vector<Assumption>{},
                             Instant::Stretch{.until = -1, .follows_another = true});

@@ -48,11 +48,11 @@ class Paths {
 
   // Returns the time before which the op is over on no device, and notes what it makes.
   int64_t visit(OpIndex o) {
-    const Op& op = ground_.graph.ops[static_cast<size_t>(o)];
+    const Op& op = ground_.graph.ops[o];
     int64_t first = kNoWay;
     for (size_t k = 0; k < op.variants.size(); ++k) {
       const Variant& variant = op.variants[k];
-      const int32_t device = ground_.devices[static_cast<size_t>(o)][k];
+      const int32_t device = ground_.devices[o][k];
       int64_t begin = 0;
       for (const ValueIndex v : variant.reads) {
         // A later op may make the value, too, and serve a later run of this one.
@@ -131,10 +131,10 @@ class Work {
   }
 
   Wide least(OpIndex o, const std::vector<int64_t>& weights) const {
-    const Op& op = ground_.graph.ops[static_cast<size_t>(o)];
+    const Op& op = ground_.graph.ops[o];
     std::optional<Wide> found;
     for (size_t k = 0; k < op.variants.size(); ++k) {
-      const auto device = static_cast<size_t>(ground_.devices[static_cast<size_t>(o)][k]);
+      const auto device = static_cast<size_t>(ground_.devices[o][k]);
       const Wide time = Wide{op.variants[k].time.count()} * weights[device];
       if (!found || time < *found) found = time;
     }
@@ -150,7 +150,7 @@ class Work {
         Wide time = 0;
         for (const OpIndex op : realization.ops) {
           time += least(op, weights);
-          in_choice[static_cast<size_t>(op)] = 1;
+          in_choice[op] = 1;
         }
         if (!cheapest || time < *cheapest) cheapest = time;
       }
@@ -197,7 +197,7 @@ OpIndex impossible_op(const Ground& ground) {
       if (device == 0) {
         need += inputs;
         for (const ValueIndex v : op.variants[k].reads) {
-          if (ground.is_input[static_cast<size_t>(v)]) need -= ground.bytes(v);
+          if (ground.is_input[v]) need -= ground.bytes(v);
         }
       }
       fits = need <= ground.capacities[device];

@@ -40,11 +40,11 @@ std::vector<Edge> edges_of(const Ground& ground, const Sequence& runs) {
   std::vector<Edge> edges;
   for (size_t r = 0; r < runs.size(); ++r) {
     for (const ValueIndex v : ground.variant(runs[r]).reads) {
-      const int64_t from = writer[static_cast<size_t>(v)];
+      const int64_t from = writer[v];
       if (from >= 0) edges.push_back({ground.bytes(v), static_cast<size_t>(from), r});
     }
     for (const ValueIndex v : ground.variant(runs[r]).writes) {
-      writer[static_cast<size_t>(v)] = static_cast<int64_t>(r);
+      writer[v] = static_cast<int64_t>(r);
     }
   }
   std::stable_sort(edges.begin(), edges.end(),

@@ -138,10 +138,9 @@ class Search {
     const IdIndex index(problem_.graph);
     Sequence result;
     for (const Run& run : runs) {
-      const Op& op = graph.ops[static_cast<size_t>(run.op)];
+      const Op& op = graph.ops[run.op];
       const OpIndex found = index.op(op.id);
-      result.push_back(
-          {found, index.variant(found, op.variants[static_cast<size_t>(run.variant)].name)});
+      result.push_back({found, index.variant(found, op.variants[run.variant].name)});
     }
     return result;
   }
@@ -224,7 +223,7 @@ class Search {
       result.smallest_budget = smallest();
       if (blocking_ >= 0) {
         result.termination = Termination::kInfeasible;
-        result.blocking_op = problem_.graph.ops[static_cast<size_t>(blocking_)].id;
+        result.blocking_op = problem_.graph.ops[blocking_].id;
       }
       return result;
     }

@@ -20,30 +20,26 @@ Ground::Ground(const Graph& of, const Machine& on, int64_t budget)
     devices.push_back(std::move(where));
   }
   is_result.assign(graph.values.size(), 0);
-  for (const ValueIndex v : graph.results) is_result[static_cast<size_t>(v)] = 1;
+  for (const ValueIndex v : graph.results) is_result[v] = 1;
   for (const Value& value : graph.values) is_input.push_back(value.kind == ValueKind::kInput);
   channels.assign(memories, std::vector<int32_t>(memories, -1));
   for (size_t c = 0; c < machine.channels.size(); ++c) {
     const Channel& channel = machine.channels[c];
-    channels[static_cast<size_t>(channel.from)][static_cast<size_t>(channel.to)] =
-        static_cast<int32_t>(c);
+    channels[channel.from][channel.to] = static_cast<int32_t>(c);
   }
 }
 
 std::vector<Action> named(const Ground& ground, const std::vector<BoundAction>& actions) {
   std::vector<Action> result;
   const auto value = [&](const BoundAction& action) {
-    return ground.graph.values[static_cast<size_t>(action.target)].id;
+    return ground.graph.values[action.target].id;
   };
-  const auto memory = [&](int32_t m) {
-    return ground.machine.memories[static_cast<size_t>(m)].name;
-  };
+  const auto memory = [&](int32_t m) { return ground.machine.memories[m].name; };
   for (const BoundAction& action : actions) {
     switch (action.kind) {
       case ActionKind::kRun: {
-        const Op& op = ground.graph.ops[static_cast<size_t>(action.target)];
-        result.push_back(
-            {action.kind, op.id, op.variants[static_cast<size_t>(action.variant)].name});
+        const Op& op = ground.graph.ops[action.target];
+        result.push_back({action.kind, op.id, op.variants[action.variant].name});
         break;
       }
       case ActionKind::kFree:

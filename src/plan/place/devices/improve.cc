@@ -124,7 +124,7 @@ class Walk {
 
   // Takes some variant on the device, if there is one.
   void send(Run& run, int32_t device) {
-    const std::vector<int32_t>& where = ground_.devices[static_cast<size_t>(run.op)];
+    const std::vector<int32_t>& where = ground_.devices[run.op];
     const size_t start = below(where.size());
     for (size_t k = 0; k < where.size(); ++k) {
       const size_t other = (start + k) % where.size();
@@ -157,7 +157,7 @@ class Walk {
     std::vector<char> ran(ground_.graph.ops.size(), 0);
     std::vector<size_t> again;
     for (size_t r = 0; r < runs.size(); ++r) {
-      if (ran[static_cast<size_t>(runs[r].op)]++ != 0) again.push_back(r);
+      if (ran[runs[r].op]++ != 0) again.push_back(r);
     }
     if (again.empty()) return;
     runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(again[below(again.size())]));
@@ -176,7 +176,7 @@ class Walk {
     }
   }
 
-  const Op& op_of(const Run& run) const { return ground_.graph.ops[static_cast<size_t>(run.op)]; }
+  const Op& op_of(const Run& run) const { return ground_.graph.ops[run.op]; }
 
   const Ground& ground_;
   const ImproveParams params_;

@@ -74,7 +74,7 @@ class Builder {
     return places_[static_cast<size_t>(v) * memories_ + static_cast<size_t>(m)];
   }
   int64_t bytes(ValueIndex v) const { return ground_.bytes(v); }
-  bool is_input(ValueIndex v) const { return ground_.is_input[static_cast<size_t>(v)] != 0; }
+  bool is_input(ValueIndex v) const { return ground_.is_input[v] != 0; }
 
   void find_uses() {
     for (size_t r = 0; r < runs_.size(); ++r) {
@@ -102,9 +102,9 @@ class Builder {
     for (size_t m = 0; m < memories_; ++m) most_[m][slot_] = levels_[m];
   }
   void add(ValueIndex v, int32_t m) {
-    levels_[static_cast<size_t>(m)] += bytes(v);
-    int64_t& most = most_[static_cast<size_t>(m)][slot_];
-    most = std::max(most, levels_[static_cast<size_t>(m)]);
+    levels_[m] += bytes(v);
+    int64_t& most = most_[m][slot_];
+    most = std::max(most, levels_[m]);
   }
 
   void arrive(ValueIndex v, int32_t m, size_t since) {
@@ -112,7 +112,7 @@ class Builder {
     here.there = true;
     here.since = since;
     add(v, m);
-    held_[static_cast<size_t>(m)].push_back(v);
+    held_[m].push_back(v);
   }
 
   bool place_run(const Run& run) {
@@ -143,12 +143,12 @@ class Builder {
     for (const auto& pair : variant.reuses) take(pair.second, d);
     slots_[slot_].before.push_back(
         {.kind = ActionKind::kRun, .target = run.op, .variant = run.variant, .at = d});
-    int64_t during = levels_[static_cast<size_t>(d)] + variant.workspace.count();
+    int64_t during = levels_[d] + variant.workspace.count();
     for (const ValueIndex v : variant.writes) {
       during += bytes(v);
       if (!place(v, d).there) arrive(v, d, slot_ + 1);
     }
-    int64_t& most = most_[static_cast<size_t>(d)][slot_];
+    int64_t& most = most_[d][slot_];
     most = std::max(most, during);
     layout_.excess += std::max<int64_t>(0, std::max(before, during) - ground_.capacities[index(d)]);
     for (const auto* list : {&variant.reads, &variant.writes}) {
@@ -186,7 +186,7 @@ class Builder {
       ValueIndex victim = -1;
       int32_t to = -1;
       size_t last = 0;
-      for (const ValueIndex v : held_[static_cast<size_t>(d)]) {
+      for (const ValueIndex v : held_[d]) {
         if (!can_leave(v, d) || touches(variant, v)) continue;
         const size_t next = std::min(next_read(v, d), next_read(v, -1) + 1);
         if (victim >= 0 && next <= last) continue;

@@ -38,15 +38,9 @@ struct Ground {
   std::vector<char> is_result, is_input;       // by value
   std::vector<std::vector<int32_t>> channels;  // by from and to; -1 if there is none
 
-  int32_t device(const Run& run) const {
-    return devices[static_cast<size_t>(run.op)][static_cast<size_t>(run.variant)];
-  }
-  const Variant& variant(const Run& run) const {
-    return graph.ops[static_cast<size_t>(run.op)].variants[static_cast<size_t>(run.variant)];
-  }
-  int64_t bytes(ValueIndex value) const {
-    return graph.values[static_cast<size_t>(value)].bytes.count();
-  }
+  int32_t device(const Run& run) const { return devices[run.op][run.variant]; }
+  const Variant& variant(const Run& run) const { return graph.ops[run.op].variants[run.variant]; }
+  int64_t bytes(ValueIndex value) const { return graph.values[value].bytes.count(); }
 };
 
 struct Layout {

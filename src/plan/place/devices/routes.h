@@ -32,9 +32,7 @@ class Routes {
     int32_t next = -1;
   };
 
-  const std::vector<Way>& ways(ValueIndex value) const {
-    return ways_[static_cast<size_t>(size_of_[static_cast<size_t>(value)])];
-  }
+  const std::vector<Way>& ways(ValueIndex value) const { return ways_[size_of_[value]]; }
 
   size_t memories_;
   std::vector<int32_t> size_of_;        // by value: the position of its size

@@ -13,10 +13,10 @@ bool keeps_rules(const Graph& graph, const Sequence& runs) {
   std::vector<char> ran(graph.ops.size(), 0);
   OpIndex last_once = -1, last_random = -1;
   for (const Run& run : runs) {
-    const Op& op = graph.ops[static_cast<size_t>(run.op)];
-    const Variant& variant = op.variants[static_cast<size_t>(run.variant)];
-    const bool again = ran[static_cast<size_t>(run.op)] != 0;
-    ran[static_cast<size_t>(run.op)] = 1;
+    const Op& op = graph.ops[run.op];
+    const Variant& variant = op.variants[run.variant];
+    const bool again = ran[run.op] != 0;
+    ran[run.op] = 1;
     if (!(again ? common::can_be_rerun(variant) : common::can_be_first(variant))) return false;
     if (common::runs_once(op)) {
       if (again || run.op < last_once) return false;
@@ -68,22 +68,21 @@ class Arrows {
     int64_t once = -1, random = -1;
     for (size_t r = 0; r < runs.size(); ++r) {
       const Variant& variant = ground.variant(runs[r]);
-      const Op& op = ground.graph.ops[static_cast<size_t>(runs[r].op)];
+      const Op& op = ground.graph.ops[runs[r].op];
       for (const ValueIndex v : variant.reads) {
-        add(writer[static_cast<size_t>(v)], r);
-        readers[static_cast<size_t>(v)].push_back(r);
+        add(writer[v], r);
+        readers[v].push_back(r);
       }
       for (const ValueIndex v : variant.writes) {
-        add(writer[static_cast<size_t>(v)], r);
-        for (const size_t reader : readers[static_cast<size_t>(v)])
-          add(static_cast<int64_t>(reader), r);
-        readers[static_cast<size_t>(v)].clear();
-        writer[static_cast<size_t>(v)] = static_cast<int64_t>(r);
+        add(writer[v], r);
+        for (const size_t reader : readers[v]) add(static_cast<int64_t>(reader), r);
+        readers[v].clear();
+        writer[v] = static_cast<int64_t>(r);
       }
       // A value is gone where it is taken.
       for (const ValueIndex v : variant.consumes) take(v, r, readers, writer);
       for (const auto& pair : variant.reuses) take(pair.second, r, readers, writer);
-      add(std::exchange(last_run[static_cast<size_t>(runs[r].op)], static_cast<int64_t>(r)), r);
+      add(std::exchange(last_run[runs[r].op], static_cast<int64_t>(r)), r);
       if (common::runs_once(op)) add(std::exchange(once, static_cast<int64_t>(r)), r);
       if (op.random) add(std::exchange(random, static_cast<int64_t>(r)), r);
     }
@@ -95,15 +94,14 @@ class Arrows {
  private:
   void add(int64_t from, size_t to) {
     if (from < 0 || static_cast<size_t>(from) == to) return;
-    behind_[static_cast<size_t>(from)].push_back(to);
+    behind_[from].push_back(to);
     ++missing_[to];
   }
   void take(ValueIndex v, size_t r, std::vector<std::vector<size_t>>& readers,
             std::vector<int64_t>& writer) {
-    for (const size_t reader : readers[static_cast<size_t>(v)])
-      add(static_cast<int64_t>(reader), r);
-    readers[static_cast<size_t>(v)] = {r};
-    writer[static_cast<size_t>(v)] = static_cast<int64_t>(r);
+    for (const size_t reader : readers[v]) add(static_cast<int64_t>(reader), r);
+    readers[v] = {r};
+    writer[v] = static_cast<int64_t>(r);
   }
 
   std::vector<std::vector<size_t>> behind_;

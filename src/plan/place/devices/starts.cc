@@ -36,7 +36,7 @@ class EarliestFinish {
       bool before_once = true, before_random = true;
       for (size_t r = 0; r < plain_.size(); ++r) {
         if (done[r]) continue;
-        const Op& op = ground_.graph.ops[static_cast<size_t>(plain_[r].op)];
+        const Op& op = ground_.graph.ops[plain_[r].op];
         const bool once = common::runs_once(op);
         const bool waits = (once && !before_once) || (op.random && !before_random) || !is_ready(r);
         if (once) before_once = false;
@@ -102,11 +102,11 @@ class EarliestFinish {
       const Variant& variant = ground_.variant(plain_[r]);
       double rank = 0;
       for (const ValueIndex v : variant.writes) {
-        rank = std::max(rank, behind[static_cast<size_t>(v)] + mean_copy(v));
+        rank = std::max(rank, behind[v] + mean_copy(v));
       }
       ranks_[r] = rank + mean_time(plain_[r]);
       for (const ValueIndex v : variant.reads) {
-        double& most = behind[static_cast<size_t>(v)];
+        double& most = behind[v];
         most = std::max(most, ranks_[r]);
       }
     }
@@ -131,7 +131,7 @@ class EarliestFinish {
     const int32_t device = ground_.device(best);
     for (const ValueIndex v : ground_.variant(run).reads) made(v, device) = there(v, device);
     for (const ValueIndex v : ground_.variant(run).writes) made(v, device) = end_;
-    clocks_[static_cast<size_t>(device)] = end_;
+    clocks_[device] = end_;
     return best;
   }
 
@@ -157,13 +157,12 @@ class EarliestFinish {
 }  // namespace
 
 int32_t twin_on(const Ground& ground, const Run& run, int32_t device) {
-  const Op& op = ground.graph.ops[static_cast<size_t>(run.op)];
+  const Op& op = ground.graph.ops[run.op];
   int32_t best = -1;
   for (size_t k = 0; k < op.variants.size(); ++k) {
-    if (ground.devices[static_cast<size_t>(run.op)][k] != device) continue;
+    if (ground.devices[run.op][k] != device) continue;
     if (!are_twins(op.variants[k], ground.variant(run))) continue;
-    const bool faster =
-        best < 0 || op.variants[k].time < op.variants[static_cast<size_t>(best)].time;
+    const bool faster = best < 0 || op.variants[k].time < op.variants[best].time;
     if (faster) best = static_cast<int32_t>(k);
   }
   return best;

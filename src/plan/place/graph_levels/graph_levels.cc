@@ -155,8 +155,8 @@ class Search {
     if (small != model_.lean()) offer({small, lanes});
     if (bound_.instant >= 0) {
       std::vector<char> kept(problem_.graph.values.size(), 0);
-      for (const ValueIndex value : bound_.places.here) kept[static_cast<size_t>(value)] = 1;
-      for (const ValueIndex value : bound_.places.away) kept[static_cast<size_t>(value)] = 1;
+      for (const ValueIndex value : bound_.places.here) kept[value] = 1;
+      for (const ValueIndex value : bound_.places.away) kept[value] = 1;
       offer({starts::kept_at(model_, model_.lean(), bound_.instant, kept), lanes});
     }
     const SearchControl for_starts = control_.part(kShareStarts);
@@ -320,7 +320,7 @@ class Search {
           alone.smallest_budget ? std::min(smallest, *alone.smallest_budget) : smallest;
       if (bound_.least_peak > problem_.budget) {
         result.termination = Termination::kInfeasible;
-        result.blocking_op = problem_.graph.ops[static_cast<size_t>(bound_.blocking_op)].id;
+        result.blocking_op = problem_.graph.ops[bound_.blocking_op].id;
       }
       return result;
     }

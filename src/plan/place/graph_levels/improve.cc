@@ -80,7 +80,7 @@ class Walk {
   void undo() {
     ledger_.undo();
     for (size_t k = lane_log_.size(); k-- > 0;) {
-      lanes_[static_cast<size_t>(lane_log_[k].first)] = lane_log_[k].second;
+      lanes_[lane_log_[k].first] = lane_log_[k].second;
     }
   }
 
@@ -92,9 +92,9 @@ class Walk {
     return static_cast<double>(cost.time) + bench_.price * over;
   }
 
-  Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[static_cast<size_t>(g)]; }
-  bool must_keep(int32_t g) const { return model_.intervals()[static_cast<size_t>(g)].must_keep; }
-  int8_t lane(int32_t g) const { return lanes_[static_cast<size_t>(g)]; }
+  Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[g]; }
+  bool must_keep(int32_t g) const { return model_.intervals()[g].must_keep; }
+  int8_t lane(int32_t g) const { return lanes_[g]; }
 
   void set_keeping(int32_t g, Keeping keeping_now) {
     if (keeping(g) != keeping_now) ledger_.set_interval(g, keeping_now);
@@ -102,7 +102,7 @@ class Walk {
   void set_lane(int32_t g, int8_t lane_now) {
     if (lane(g) == lane_now) return;
     lane_log_.emplace_back(g, lane(g));
-    lanes_[static_cast<size_t>(g)] = lane_now;
+    lanes_[g] = lane_now;
   }
   int8_t some_lane() { return static_cast<int8_t>(below(bench_.carrier.lanes().size())); }
 
@@ -174,7 +174,7 @@ class Walk {
   void give_up(int32_t position) {
     for (int draw = 0; draw < kDraws && !changes_.intervals.empty(); ++draw) {
       const int32_t g = changes_.intervals[below(changes_.intervals.size())];
-      const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
+      const Interval& interval = model_.intervals()[g];
       if (keeping(g) == Keeping::kDrop) continue;
       if (position >= 0 && (interval.begin > position || interval.end < position)) continue;
       return drop(g);
@@ -186,9 +186,8 @@ class Walk {
     const auto at = static_cast<size_t>(now_.at);
     const auto end = static_cast<int32_t>(model_.plain().size());
     const int32_t position = at < runs_.positions.size() ? runs_.positions[at] : end;
-    if (position < end && changes_.first_variants[static_cast<size_t>(position)].size() > 1 &&
-        below(3) == 0) {
-      const auto& variants = changes_.first_variants[static_cast<size_t>(position)];
+    if (position < end && changes_.first_variants[position].size() > 1 && below(3) == 0) {
+      const auto& variants = changes_.first_variants[position];
       return ledger_.set_variant(position, variants[below(variants.size())]);
     }
     if (below(2) == 0) return give_up(position);
@@ -196,7 +195,7 @@ class Walk {
     const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
     for (int draw = 0; draw < kDraws && !from.empty(); ++draw) {
       const int32_t g = from[below(from.size())];
-      const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
+      const Interval& interval = model_.intervals()[g];
       if (lane(g) != kStays || interval.begin > position || interval.end < position) continue;
       return set_lane(g, some_lane());
     }
@@ -205,8 +204,7 @@ class Walk {
   // A row of ops, with the values that they make, is treated like another row that looks alike.
   void copy_row() {
     const OpIndex to = changes_.makers[below(changes_.makers.size())];
-    const std::vector<OpIndex>& alike =
-        changes_.alike[static_cast<size_t>(changes_.kind[static_cast<size_t>(to)])];
+    const std::vector<OpIndex>& alike = changes_.alike[changes_.kind[to]];
     const OpIndex from = alike[below(alike.size())];
     if (from == to) return;
     const bool exchange = below(2) == 0;
@@ -245,14 +243,14 @@ class Walk {
       case 0: {
         if (changes_.flexible.empty()) return;
         const int32_t p = changes_.flexible[below(changes_.flexible.size())];
-        const std::vector<int32_t>& variants = changes_.first_variants[static_cast<size_t>(p)];
+        const std::vector<int32_t>& variants = changes_.first_variants[p];
         return ledger_.set_variant(p, variants[below(variants.size())]);
       }
       case 1: {
         if (changes_.repeatable.empty()) return;
         const int32_t p = changes_.repeatable[below(changes_.repeatable.size())];
-        const OpIndex op = model_.plain()[static_cast<size_t>(p)].op;
-        const size_t count = model_.graph().ops[static_cast<size_t>(op)].variants.size();
+        const OpIndex op = model_.plain()[p].op;
+        const size_t count = model_.graph().ops[op].variants.size();
         return ledger_.set_on_demand(p, static_cast<int32_t>(below(count + 1)) - 1);
       }
       case 2: {
@@ -283,7 +281,7 @@ class Walk {
       return ledger_.set_early(std::move(all));
     }
     const int32_t g = changes_.intervals[below(changes_.intervals.size())];
-    const Interval& interval = model_.intervals()[static_cast<size_t>(g)];
+    const Interval& interval = model_.intervals()[g];
     const auto length = static_cast<size_t>(interval.end - interval.begin);
     const Early early{interval.begin + 1 + static_cast<int32_t>(below(length)), g};
     all.insert(std::lower_bound(all.begin(), all.end(), early), early);
@@ -329,16 +327,13 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
   if (bench.carrier.lanes().empty()) return lanes;
   const Lane& lane = bench.carrier.lanes().front();
   const std::vector<Channel>& channels = bench.carrier.machine().channels;
-  const int64_t latency = (channels[static_cast<size_t>(lane.out)].latency +
-                           channels[static_cast<size_t>(lane.in)].latency)
-                              .count();
+  const int64_t latency = (channels[lane.out].latency + channels[lane.in].latency).count();
   for (const int32_t g : bench.movable) {
-    const Interval& interval = model.intervals()[static_cast<size_t>(g)];
+    const Interval& interval = model.intervals()[g];
     const int64_t copies = bench.carrier.out_time(0, interval.value) / 2 +
                            bench.carrier.in_time(0, interval.value) / 2;
-    const int64_t gap =
-        begins[static_cast<size_t>(interval.end)] - begins[static_cast<size_t>(interval.begin) + 1];
-    if (gap / 2 >= copies && copies >= latency) lanes[static_cast<size_t>(g)] = 0;
+    const int64_t gap = begins[interval.end] - begins[static_cast<size_t>(interval.begin) + 1];
+    if (gap / 2 >= copies && copies >= latency) lanes[g] = 0;
   }
   return lanes;
 }

@@ -17,9 +17,7 @@ struct Needs {
 
 Needs needs_of(const Graph& graph, const Variant& variant) {
   Needs needs;
-  const auto value = [&](ValueIndex v) -> const Value& {
-    return graph.values[static_cast<size_t>(v)];
-  };
+  const auto value = [&](ValueIndex v) -> const Value& { return graph.values[v]; };
   const auto is_elsewhere = [&](ValueIndex v) { return !value(v).home.empty(); };
   const auto takes_over = [&](ValueIndex v) {
     return std::any_of(variant.reuses.begin(), variant.reuses.end(),
@@ -74,13 +72,13 @@ Machine for_planners(const Graph& graph, const Machine& machine) {
                                    value.id, value.home),
                        {.pointer = fmt::format("/values/{}/home", v)});
     }
-    std::optional<Bytes>& capacity = beside.memories[static_cast<size_t>(home)].capacity;
+    std::optional<Bytes>& capacity = beside.memories[home].capacity;
     if (!capacity) continue;
     if (*capacity < value.bytes) {
       throw InputError(
           fmt::format("{} holds {} bytes, which is less than what lives there between "
                       "steps and what a step writes there",
-                      value.home, machine.memories[static_cast<size_t>(home)].capacity->count()));
+                      value.home, machine.memories[home].capacity->count()));
     }
     *capacity -= value.bytes;
   }

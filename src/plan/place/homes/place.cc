@@ -71,12 +71,8 @@ class Places {
   }
 
  private:
-  int64_t bytes(ValueIndex value) const {
-    return graph_.values[static_cast<size_t>(value)].bytes.count();
-  }
-  bool is_elsewhere(ValueIndex value) const {
-    return !graph_.values[static_cast<size_t>(value)].home.empty();
-  }
+  int64_t bytes(ValueIndex value) const { return graph_.values[value].bytes.count(); }
+  bool is_elsewhere(ValueIndex value) const { return !graph_.values[value].home.empty(); }
   bool takes_over(const Variant& variant, ValueIndex value) const {
     return std::any_of(variant.reuses.begin(), variant.reuses.end(), [&](const auto& pair) {
       return pair.first == value && is_elsewhere(pair.second);
@@ -88,8 +84,7 @@ class Places {
     const std::vector<BoundAction> bound = bind(graph_, actions_, machine_);
     for (size_t k = 0; k < bound.size(); ++k) {
       if (bound[k].kind != ActionKind::kRun) continue;
-      function(k, graph_.ops[static_cast<size_t>(bound[k].target)]
-                      .variants[static_cast<size_t>(bound[k].variant)]);
+      function(k, graph_.ops[bound[k].target].variants[bound[k].variant]);
     }
   }
 
@@ -146,7 +141,7 @@ class Places {
       stay.in = stay.first;
       if (stay.comes) {
         size_t limit = ahead >= s ? 0 : stays[s - ahead].first;
-        limit = std::max({limit, earliest, free_from[static_cast<size_t>(stay.value)]});
+        limit = std::max({limit, earliest, free_from[stay.value]});
         earliest = stay.in = room.take_before(stay.first, limit, size);
       }
       stay.leaves = stay.last + 1;
@@ -155,7 +150,7 @@ class Places {
             behind >= stays.size() - s - 1 ? actions_.size() : stays[s + behind].last;
         stay.leaves = room.take_behind(stay.leaves, limit + 1, size);
       }
-      free_from[static_cast<size_t>(stay.value)] = stay.leaves;
+      free_from[stay.value] = stay.leaves;
     }
     return write(stays);
   }
@@ -181,7 +176,7 @@ class Places {
       if (frees_elsewhere(actions_[k])) continue;
       position[k] = static_cast<int64_t>(plan.size());
       plan.push_back(actions_[k]);
-      for (int64_t& earlier : plan.back().after) earlier = position[static_cast<size_t>(earlier)];
+      for (int64_t& earlier : plan.back().after) earlier = position[earlier];
     }
     return plan;
   }
@@ -191,9 +186,7 @@ class Places {
     return action.kind == ActionKind::kFree && elsewhere_.count(action.id) > 0;
   }
 
-  const Value& value_of(const Stay& stay) const {
-    return graph_.values[static_cast<size_t>(stay.value)];
-  }
+  const Value& value_of(const Stay& stay) const { return graph_.values[stay.value]; }
 
   const Graph& graph_;
   const std::vector<Action>& actions_;

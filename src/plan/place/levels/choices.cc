@@ -25,13 +25,13 @@ Choices choices_of(const Graph& graph, const ChainIndex& index, const std::vecto
       choices.option[op] = run.variant == 0 ? kSwept : run.variant - 1;
       continue;
     }
-    const Variant& variant = graph.ops[op].variants[static_cast<size_t>(run.variant)];
+    const Variant& variant = graph.ops[op].variants[run.variant];
     const auto boundary = [&](ValueIndex v) { return static_cast<size_t>(v) <= index.stages; };
     for (const ValueIndex v : variant.reads) {
-      if (boundary(v) && !written[static_cast<size_t>(v)]) choices.cut[static_cast<size_t>(v)] = 1;
+      if (boundary(v) && !written[v]) choices.cut[v] = 1;
     }
     for (const ValueIndex v : variant.writes) {
-      if (boundary(v)) written[static_cast<size_t>(v)] = 1;
+      if (boundary(v)) written[v] = 1;
     }
   }
   return choices;
@@ -52,7 +52,7 @@ bool Scheduler::stored(const Choices& choices, size_t k) const {
   if (k == 0) return false;  // x_0 is the caller's.
   const auto option = [&](size_t stage) -> const chain::KeepOption* {
     const int32_t chosen = choices.option[stage];
-    return chosen == kSwept ? nullptr : &model_.options[stage][static_cast<size_t>(chosen)];
+    return chosen == kSwept ? nullptr : &model_.options[stage][chosen];
   };
   const chain::KeepOption* before = option(k - 1);
   if (before != nullptr && before->reads_output) return true;
@@ -72,8 +72,8 @@ void Scheduler::add_segment(const std::vector<Run>& runs, Schedule& schedule) co
 }
 
 void Scheduler::move(ValueIndex value, int32_t lane, Schedule& schedule) const {
-  const int32_t interval = around_loss_[static_cast<size_t>(value)];
-  if (interval >= 0) schedule.lanes[static_cast<size_t>(interval)] = static_cast<int8_t>(lane);
+  const int32_t interval = around_loss_[value];
+  if (interval >= 0) schedule.lanes[interval] = static_cast<int8_t>(lane);
 }
 
 std::optional<size_t> Scheduler::step_of(const Choices& choices, const Piece& piece) const {
@@ -119,7 +119,7 @@ bool Scheduler::make(const Choices& choices, Schedule& schedule) {
     add({index_.forward(i), option + 1}, index_.forward(i), schedule);
     move(first_saved_[i] + option, choices.saved_lane[i], schedule);
     if (choices.saved_lane[i] == kStays) {
-      held += model_.options[i][static_cast<size_t>(option)].saved;
+      held += model_.options[i][option].saved;
     }
     ++i;
   }

@@ -42,7 +42,7 @@ Answer Judge::answer() {
       const size_t at = std::min(static_cast<size_t>(smallest_->cost.at), runs.size() - 1);
       const OpIndex op = graph_.op_variant(runs[at]).run.op;
       answer.smallest_budget = Bytes(smallest_->cost.peak);
-      answer.blocking_op = problem_.graph.ops[static_cast<size_t>(op)].id;
+      answer.blocking_op = problem_.graph.ops[op].id;
     }
     return answer;
   }
