@@ -62,7 +62,7 @@ std::vector<Action> moved(const ChainProblem& problem, const Lane& lane) {
   const std::string& memory = machine.memories[lane.memory].name;
   const std::vector<Gap> gaps =
       gaps_of(graph, runs, ChainIndex{problem.chain.stages.size()}.loss());
-  place::Copies copies(machine, runs.size());
+  place::CopyLayout copies(machine, runs.size());
   int64_t room = lane.capacity;
   for (size_t v = 0; v < gaps.size(); ++v) {
     const Gap& gap = gaps[v];

@@ -1,4 +1,4 @@
-// Copies lays out what moves between the actions of a plan: copies, waits and frees.
+// A CopyLayout lays out what moves between the actions of a plan: copies, waits and frees.
 //
 //     before slot k   copies out | waits and frees of what leaves | copies back | waits for them
 //
@@ -16,9 +16,10 @@
 
 namespace reprise::internal::place {
 
-class Copies {
+class CopyLayout {
  public:
-  Copies(const Machine& machine, size_t slots) : device_(machine.memories[0].name), slots_(slots) {}
+  CopyLayout(const Machine& machine, size_t slots)
+      : device_(machine.memories[0].name), slots_(slots) {}
 
   // The value is copied to the memory.
   void send(size_t slot, const std::string& value, const std::string& memory) {

@@ -174,7 +174,7 @@ FlowCost Flow::evict(int64_t budget) {
       const Gap& gap = gaps_[g];
       if (gap.lane == kStays) continue;
       const Life& life = lives_[gap.life];
-      // What is read last leaves first, and among equals what was written first.
+      // The value that is read last leaves first; among equals, the one that was written first.
       const int64_t next = gap.next + (life.is_sent ? static_cast<int64_t>(n) + 1 : 0);
       open_.emplace_back(next * (static_cast<int64_t>(n) + 1) - life.begin, -g);
       std::push_heap(open_.begin(), open_.end());
@@ -328,7 +328,7 @@ std::vector<Action> Flow::actions() const {
     const Gap &one = gap_of(a), &other = gap_of(b);
     return std::tuple(one.sent, one.leaves, a) < std::tuple(other.sent, other.leaves, b);
   });
-  Copies copies(machine, runs_.op_variants.size() + 1);
+  CopyLayout copies(machine, runs_.op_variants.size() + 1);
   const auto slot = [](int32_t run) { return static_cast<size_t>(run); };
   for (const int32_t g : by_send)
     copies.send(slot(gap_of(g).sent), id(gap_of(g)), memory(gap_of(g)));

@@ -84,7 +84,7 @@ std::vector<std::string> parted(std::string all) {
   return texts;
 }
 
-// What rank 0 tells of its work: an answer, or an exception with its class.
+// Rank 0 tells an answer of its work, or an exception with its class.
 enum Told : int64_t { kAnswer, kNoBudget, kWrongInput, kFailure };
 
 // Throws again what rank 0 has thrown.

@@ -157,7 +157,7 @@ class Places {
 
   std::vector<Action> write(const std::vector<Stay>& stays) const {
     const size_t slots = actions_.size() + 1;
-    place::Copies copies(machine_, slots);
+    place::CopyLayout copies(machine_, slots);
     for (const Stay& stay : stays) {
       const Value& value = value_of(stay);
       if (stay.goes) copies.send(stay.last + 1, value.id, value.home);
