@@ -102,9 +102,12 @@ demo: $(DEMO_BUILD)/build.ninja ## train a MobileNetV2 on Fashion-MNIST inside h
 	@$(DEMO_BUILD)/reprise $(DEMO) --report $(DEMO_PAGE)
 	@echo; echo "The report, to look at in a browser:"; echo "$(CURDIR)/$(DEMO_PAGE)"
 
+# What pytest and GoogleTest say of a test that failed stands at the end, too, where one looks first.
+FAILURES = ^(FAILED|ERROR) |^\[  FAILED  \] .*\(
+
 .PHONY: test
 test: build ## build and run the tests (what CI runs)
-	@cd $(BUILD) && $(CTEST)
+	@cd $(BUILD) && { $(CTEST) || { grep -hE '$(FAILURES)' Testing/Temporary/LastTest.log | sort -u; exit 8; }; }
 	@echo "make test: all tests passed"
 
 # The thread sanitizer of GCC 12 cannot start where the kernel spreads addresses too widely; setarch

@@ -96,9 +96,13 @@ TEST_F(LinkTest, ThePlanOfAGroupHasItsSumsOnTheLink) {
   EXPECT_TRUE(at::equal(model->parameters()[0].grad(), expected));
 }
 
+using internal::graph::is_sum;
 using internal::graph::search_on_link;
-using internal::graph::shown_on_link;
 using internal::graph::StepProgram;
+using internal::graph::with_link;
+using internal::graph::with_sums;
+using internal::graph::without_link;
+using internal::graph::without_sums;
 
 // Layers whose saved values are as large as each other. The last layer has no weights; the gradient
 // of each other one is a bucket of its own. The later a layer stands, the faster it is to run
@@ -168,7 +172,7 @@ std::pair<Plan, std::vector<int>> planned_on_link(const StepProgram& program, By
   const StepPlanOptions options{.budget = budget, .time_limit = Nanos(300'000'000)};
   const auto found = search_on_link(program, graph, options, Bytes(0), std::nullopt);
   const PlanResult shown =
-      shown_on_link(program.lowered, graph, program.step.buckets, found.result, program.link);
+      with_sums(program.lowered, graph, program.step.buckets, found.result, program.link);
   std::vector<int> runs(16, 0);
   for (const Action& action : shown.plan->actions) {
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -177,6 +181,68 @@ std::pair<Plan, std::vector<int>> planned_on_link(const StepProgram& program, By
   }
   EXPECT_EQ(verify(graph, *shown.plan, budget, program.link), std::vector<Violation>{});
   return {*shown.plan, runs};
+}
+
+// A host behind the device, with channels as fast as one likes.
+Machine with_host(Nanos latency) {
+  Machine machine;
+  machine.memories.push_back({"host"});
+  machine.channels.push_back({0, 1, 1'000'000'000'000, latency});
+  machine.channels.push_back({1, 0, 1'000'000'000'000, latency});
+  return machine;
+}
+
+TEST(SumsOnALink, AMachineOfMemoriesAndALinkComesApartAgain) {
+  const Machine memories = with_host(Nanos(3)), link = some_layers(2, Nanos(5)).link;
+  const Machine machine = with_link(memories, link);
+  ASSERT_EQ(machine.memories.size(), 3U);
+  EXPECT_EQ(machine.memories[2].name, "ranks");
+  EXPECT_EQ(machine.channels.back().to, 2);
+  EXPECT_EQ(with_link(machine, link), machine);
+  EXPECT_EQ(without_link(machine), memories);
+  EXPECT_EQ(with_link({}, link), link);
+}
+
+// A sum writes its bucket until it is over. So the bucket moves behind the wait for the sum, and copies
+// keep the copies that they come after.
+TEST(SumsOnALink, ABucketMovesWhenItsSumIsOver) {
+  const StepProgram program = some_layers(3, Nanos(100));
+  const Graph& graph = program.lowered.graph;
+  const Machine memories = with_host(Nanos(1)), machine = with_link(memories, program.link);
+  Plan plan;
+  plan.actions = with_frees(graph, plain_runs(graph));
+  const auto run_of = [&](const std::string& op) {
+    return std::find_if(plan.actions.begin(), plan.actions.end(),
+                        [&](const Action& action) { return action.id == op; });
+  };
+  // The first sum, v1, is under way when it moves to the host; it comes back for its wait.
+  const auto moved = run_of("start0") + 1;
+  const auto first = static_cast<int64_t>(moved - plan.actions.begin());
+  plan.actions.insert(moved, {{ActionKind::kCopy, "v1", "", "device", "host"},
+                              {ActionKind::kWait, "v1", "", "host"},
+                              {ActionKind::kFree, "v1", ""},
+                              {ActionKind::kCopy, "v1", "", "host", "device", {first}},
+                              {ActionKind::kWait, "v1", "", "device"},
+                              {ActionKind::kFree, "v1", "", "host"}});
+  ASSERT_NO_THROW(simulate(graph, plan.actions, memories));
+  Plan summed = plan;
+  summed.actions = with_sums(program.lowered, graph, program.step.buckets, plan.actions, machine);
+  EXPECT_NO_THROW(simulate(graph, summed.actions, machine));
+  std::vector<std::string> of_value;
+  for (const Action& action : summed.actions) {
+    if (action.id != "v1") continue;
+    of_value.push_back(std::string(to_string(action.kind)) + " " + action.at + " " + action.to);
+  }
+  const std::vector<std::string> expected{"copy device ranks", "wait ranks ",  "free ranks ",
+                                          "copy device host",  "wait host ",   "free  ",
+                                          "copy host device",  "wait device ", "free host "};
+  EXPECT_EQ(of_value, expected);
+  EXPECT_EQ(std::count_if(summed.actions.begin(), summed.actions.end(), is_sum), 2 * 3);
+  for (const Action& action : summed.actions) {
+    if (action.after.empty()) continue;
+    EXPECT_EQ(summed.actions[action.after.at(0)].to, "host");
+  }
+  EXPECT_EQ(without_sums(graph, summed, machine).actions, plan.actions);
 }
 
 TEST(LinkSearch, ALayerRunsAgainWhereTheStepWouldWaitForTheLink) {

@@ -95,7 +95,8 @@ bool all_measured(Ranks& ranks, bool mine, c10::Device device) {
 PlanResult plan_together(Ranks& ranks, const Problem& problem, const PlanOptions& options) {
   const Graph graph = lowered(problem, order_of(problem));
   const Bytes budget = options.budget.resolve(baseline(graph).peak);
-  return distributed::plan_of_first(ranks, graph, budget, [&] { return plan(problem, options); });
+  return distributed::plan_of_first(ranks, graph, options.machine, budget,
+                                    [&] { return plan(problem, options); });
 }
 
 }  // namespace reprise::runtime::internal::chain

@@ -38,11 +38,6 @@ void Remat::State::find_ranks() {
   if (branches.size() > 1 || !tail.empty()) {
     throw InputError("ranks plan a single chain together, and this model has several branches");
   }
-  if (!options.offload.to.empty()) {
-    throw InputError(
-        "the values of a model that several ranks plan together do not move: leave out the "
-        "memory behind the device");
-  }
   ranks = std::make_unique<Ranks>(options.group);
 }
 

@@ -22,6 +22,7 @@
 #include "runtime/device/level_text.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/distributed/shared_plan.h"
 #include "runtime/transfer/choose.h"
 
 namespace reprise::runtime {
@@ -34,6 +35,7 @@ using internal::chain::lowered;
 using internal::chain::measure;
 using internal::chain::MeasuredChain;
 using internal::chain::ModelContents;
+using internal::chain::on_any_rank;
 using internal::chain::order_of;
 using internal::chain::PlanKey;
 using internal::chain::PlannedModel;
@@ -49,6 +51,10 @@ using internal::device::storage_bytes;
 using internal::device::uncounted_bytes;
 using internal::device::with_foreseen;
 using internal::device::with_growth;
+using internal::distributed::agree_on_machine;
+using internal::distributed::Decision;
+using internal::distributed::decision_of_first;
+using internal::distributed::first_reason;
 using internal::transfer::AutoMemory;
 using internal::transfer::is_auto;
 using internal::transfer::memory_for_auto;
@@ -219,9 +225,15 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
 
 void Remat::State::open_offload_memory(const at::Tensor& input) {
   if (options.offload.to.empty() || is_auto(options.offload) || offload_memory.memory) return;
+  offload_memory = opened(options.offload, input.device());
+}
+
+OpenedMemory Remat::State::opened(const OffloadOptions& asked, c10::Device device) const {
   const Measuring alone;
   if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
-  offload_memory = open_memory(options.offload, input.device());
+  OpenedMemory memory = telling([&] { return open_memory(asked, device); });
+  if (ranks) agree_on_machine(*ranks, memory.machine, device);
+  return memory;
 }
 
 void Remat::State::drop_outdated() {
@@ -296,13 +308,16 @@ void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t
 PlanResult Remat::State::answer(Instance& instance, PlanOptions& planning) {
   const Problem problem = instance.planned->problem();
   PlanResult result = ask(problem, planning);
-  if (!moves_any(result, instance.stays)) return result;
+  if (!on_any_rank(ranks.get(), moves_any(result, instance.stays),
+                   instance.planned->model.device)) {
+    return result;
+  }
   if (options.observer) {
     options.observer({"plan", 0, "moving nothing: a stage keeps memory that no operator made"});
   }
   planning.machine = {};
   planning.planner.clear();
-  return internal::chain::plan(problem, planning);
+  return ask(problem, planning);
 }
 
 // The buffers of the memory count among the fixed bytes.
@@ -321,44 +336,43 @@ PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning
   alone.machine = {};
   alone.time_limit = limit;
   const Problem problem = instance.planned->problem();
-  PlanResult without = internal::chain::plan(problem, alone);
+  PlanResult without = ask(problem, alone);
   const auto leave = [&](const std::string& why) {
     report.offload_choice = why;
     planning = alone;
     chosen = true;
     return without;
   };
-  const AutoMemory place = memory_for_auto(options.offload, instance.planned->model.device);
-  if (place.options.to.empty()) return leave("nothing moves: " + place.why);
-  const Nanos fastest = internal::chain::plan(problem, {.planner = alone.planner,
-                                                        .schedule_class = alone.schedule_class,
-                                                        .time_limit = limit})
-                            .lower_bound;
-  if (const Verdict early = weigh_before(without, fastest); !early.why.empty()) {
-    return leave(early.why);
-  }
-  if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
-  OpenedMemory opened;
-  {
-    const Measuring only;
-    opened = open_memory(place.options, instance.planned->model.device);
-  }
-  use_memory(instance, std::move(opened));
+  const c10::Device device = instance.planned->model.device;
+  const AutoMemory place = telling([&] { return memory_for_auto(options.offload, device); });
+  const std::string none =
+      first_reason(ranks.get(), place.options.to.empty() ? place.why : "", "its memories");
+  if (!none.empty()) return leave("nothing moves: " + none);
+  const Decision early = decision_of_first(ranks.get(), [&] {
+    const PlanResult fastest = internal::chain::plan(
+        problem,
+        {.planner = alone.planner, .schedule_class = alone.schedule_class, .time_limit = limit});
+    return Decision{false, weigh_before(without, fastest.lower_bound).why};
+  });
+  if (!early.why.empty()) return leave(early.why);
+  use_memory(instance, opened(place.options, device));
   planning.machine = offload_memory.machine;
   planning.time_limit = limit;
   const Problem beside = instance.planned->problem();
-  PlanResult with = internal::chain::plan(beside, planning);
+  PlanResult with = ask(beside, planning);
   const Graph graph = lowered(beside, order_of(beside));
-  const Verdict verdict =
-      moves_any(with, instance.stays)
-          ? Verdict{false, "nothing moves: a stage keeps memory that no operator made"}
-          : weigh({graph, without, with, offload_memory.machine}, instance.spread,
-                  place.options.to);
-  if (!verdict.moves) {
+  const bool cannot = on_any_rank(ranks.get(), moves_any(with, instance.stays), device);
+  const auto [moves, why] = decision_of_first(ranks.get(), [&] {
+    if (cannot) return Decision{false, "nothing moves: a stage keeps memory that no operator made"};
+    const Verdict verdict =
+        weigh({graph, without, with, offload_memory.machine}, instance.spread, place.options.to);
+    return Decision{verdict.moves, verdict.why};
+  });
+  if (!moves) {
     use_memory(instance, {});
-    return leave(verdict.why);
+    return leave(why);
   }
-  report.offload_choice = verdict.why;
+  report.offload_choice = why;
   chosen = true;
   return with;
 }

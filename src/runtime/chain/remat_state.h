@@ -89,6 +89,8 @@ struct Remat::State {
   Instance& instance_for(const std::vector<Tensors>& inputs,
                          const internal::chain::ModelContents& contents);
   void open_offload_memory(const at::Tensor& input);
+  // Opens a memory behind the device. Ranks agree on its machine.
+  internal::transfer::OpenedMemory opened(const OffloadOptions& asked, c10::Device device) const;
   void drop_outdated();
   void find_ranks();
   // Plans for this rank, or with its ranks for all.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,8 @@
 
 namespace reprise::runtime::internal::distributed {
 namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();  // a capacity
 
 std::string text_of(const PlanResult& answer) {
   Packed all;
@@ -49,6 +52,24 @@ PlanResult result_of(const std::string& text) {
 
 }  // namespace
 
+Decision decision_of_first(Ranks* ranks, const std::function<Decision()>& decide) {
+  if (ranks == nullptr) return decide();
+  Unpacked told(ranks->by_first("its decision", [&] {
+    const Decision mine = decide();
+    return Packed().add(mine.yes ? 1 : 0).add(mine.why).take();
+  }));
+  const bool yes = told.number() != 0;
+  return {yes, told.text()};
+}
+
+std::string first_reason(Ranks* ranks, const std::string& mine, const std::string& what) {
+  if (ranks == nullptr) return mine;
+  for (const std::string& reason : ranks->exchange(mine, what)) {
+    if (!reason.empty()) return reason;
+  }
+  return {};
+}
+
 void agree_on_plan(Ranks& ranks, const std::string& objection) {
   const std::vector<std::string> all = ranks.exchange(objection, "its word on the plan");
   std::string objections;
@@ -60,7 +81,38 @@ void agree_on_plan(Ranks& ranks, const std::string& objection) {
   }
 }
 
-PlanResult plan_of_first(Ranks& ranks, const Graph& graph, Bytes budget,
+void agree_on_machine(Ranks& ranks, Machine& machine, c10::Device device) {
+  Machine structure = machine;
+  std::vector<int64_t> numbers;  // the largest ones of all ranks are those of the slowest machine
+  for (Memory& memory : structure.memories) {
+    numbers.push_back(-memory.capacity.value_or(Bytes(kUnlimited)).count());
+    memory.capacity.reset();
+  }
+  for (Channel& channel : structure.channels) {
+    numbers.push_back(-std::exchange(channel.bytes_per_second, 1));
+    numbers.push_back(std::exchange(channel.latency, Nanos(0)).count());
+    numbers.push_back(std::exchange(channel.shares, -1));
+  }
+  ranks.require_equal(to_json(structure), "its memories", [](const Ranks::Difference& found) {
+    return fmt::format(
+        "the ranks of the process group move values to different memories: rank {} differs from "
+        "rank 0. Give all ranks the same memory and the same machine",
+        found.ranks);
+  });
+  ranks.maxima(numbers, device, "the exchange of the machine's numbers");
+  size_t next = 0;
+  for (Memory& memory : machine.memories) {
+    const int64_t capacity = -numbers[next++];
+    if (capacity != kUnlimited) memory.capacity = Bytes(capacity);
+  }
+  for (Channel& channel : machine.channels) {
+    channel.bytes_per_second = -numbers[next++];
+    channel.latency = Nanos(numbers[next++]);
+    channel.shares = static_cast<int32_t>(numbers[next++]);
+  }
+}
+
+PlanResult plan_of_first(Ranks& ranks, const Graph& graph, const Machine& machine, Bytes budget,
                          const std::function<PlanResult()>& search) {
   PlanResult result;
   const std::string text = ranks.by_first("its plan", [&] {
@@ -71,10 +123,11 @@ PlanResult plan_of_first(Ranks& ranks, const Graph& graph, Bytes budget,
     result = telling(&ranks, [&] { return result_of(text); });
     result.budget = budget;
     result.baseline = baseline(graph);
+    if (result.plan) result.machine_sha256 = result.plan->machine_sha256;
   }
   if (!result.plan) return result;
   std::string objection;
-  for (const Violation& violation : verify(graph, *result.plan, budget)) {
+  for (const Violation& violation : verify(graph, *result.plan, budget, machine)) {
     objection += (objection.empty() ? "" : "; ") + violation.message;
   }
   agree_on_plan(ranks, objection);

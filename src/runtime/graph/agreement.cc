@@ -177,7 +177,7 @@ StepPlan plan_together(Ranks& ranks, Graph& graph, const StepPlanOptions& option
   agreed.budget = budget == Budget().resolve(Bytes(0)) ? Budget() : Budget(budget);
 
   StepPlan found;
-  found.result = plan_of_first(ranks, graph, budget, [&] {
+  found.result = plan_of_first(ranks, graph, options.offload.machine, budget, [&] {
     found = search(graph, agreed);
     return found.result;
   });

@@ -29,10 +29,11 @@ void Averager::begin(bool synchronized) {
   running_ = true;
   synchronized_ = synchronized;
   waited_ = {};
+  under_way_.clear();
 }
 
 void Averager::wait_for(size_t number) {
-  if (!synchronizes()) return;
+  if (under_way_.erase(number) == 0) return;
   const auto begun = std::chrono::steady_clock::now();
   ranks_->wait(number);
   waited_ += Nanos(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
@@ -61,7 +62,9 @@ void Averager::fill(const at::Tensor& place, const at::Tensor& gradient,
 }
 
 void Averager::start(size_t bucket, const at::Tensor& memory, const std::string& what) {
-  if (synchronizes()) ranks_->start_sum(number_of_sum(bucket), memory, what);
+  if (!synchronizes()) return;
+  ranks_->start_sum(number_of_sum(bucket), memory, what);
+  under_way_.insert(number_of_sum(bucket));
 }
 
 void Averager::wait(size_t bucket) { wait_for(number_of_sum(bucket)); }
@@ -72,6 +75,7 @@ void Averager::start_gather(size_t bucket, const at::Tensor& memory,
   std::vector<std::pair<int64_t, int64_t>> parts;
   for (const Share& share : shares) parts.emplace_back(share.offset, share.elements);
   ranks_->start_gather(number_of_gather(bucket), memory, parts, what);
+  under_way_.insert(number_of_gather(bucket));
 }
 
 void Averager::wait_gather(size_t bucket) { wait_for(number_of_gather(bucket)); }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ class Averager {
   void fill(const at::Tensor& place, const at::Tensor& gradient,
             const step::LeafGradient& leaf) const;
   void start(size_t bucket, const at::Tensor& memory, const std::string& what);
+  // Waits for the sum, unless it has been waited for.
   void wait(size_t bucket);
   // These functions start and end the exchange of shares of a bucket that has been summed.
   void start_gather(size_t bucket, const at::Tensor& memory, const std::vector<step::Share>& shares,
@@ -45,6 +47,7 @@ class Averager {
   void wait_for(size_t number);
 
   bool running_ = false, synchronized_ = true;
+  std::set<size_t> under_way_;  // numbers of sums and exchanges
   Nanos waited_;
 };
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -23,7 +24,9 @@ namespace reprise::runtime {
 
 using internal::distributed::telling;
 using internal::graph::HomedKind;
+using internal::graph::is_sum;
 using internal::graph::StepPlan;
+using internal::graph::with_link;
 using internal::step::describe;
 using internal::step::HostRead;
 using internal::transfer::is_auto;
@@ -60,7 +63,10 @@ void require_group(const CaptureOptions& options) {
 // Returns the memory that "auto" stands for where there is a plan already.
 OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
                          const internal::graph::StepState& state) {
-  if (!moves_values(plan)) return {};
+  const bool moves = std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& a) {
+    return a.kind == ActionKind::kCopy && !is_sum(a);
+  });
+  if (!moves) return {};
   const internal::transfer::AutoMemory found =
       internal::transfer::memory_for_auto(asked, state.recording().device);
   if (!found.options.to.empty()) return found.options;
@@ -138,7 +144,7 @@ const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   if (asked.budget.unlimited()) asked.budget = state_->options.budget;
   if (!asked.share_of) asked.share_of = state_->plan_options.share_of;
   state_->require(result, state_->graph_now().fixed, asked, state_->sample_bytes);
-  return state_->shown();
+  return state_->now().plan->result;
 }
 
 PlanResult CapturedStep::try_plan(const StepPlanOptions& options) {
@@ -148,13 +154,13 @@ PlanResult CapturedStep::try_plan(const StepPlanOptions& options) {
 
 void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
-  const bool on_link = state_->ranks && internal::graph::uses_link(given);
+  const bool has_sums = std::any_of(given.actions.begin(), given.actions.end(), is_sum);
   StepPlanOptions wanted = options;
-  if (is_auto(wanted.offload)) {
-    wanted.offload = on_link ? OffloadOptions() : memory_of(given, wanted.offload, *state_);
-  }
+  if (is_auto(wanted.offload)) wanted.offload = memory_of(given, wanted.offload, *state_);
   state_->require_homes(wanted);
   internal::transfer::OpenedMemory opened = state_->memory_for(wanted);
+  const Machine machine =
+      has_sums ? with_link(opened.machine, state_->captured().program.link) : opened.machine;
   const internal::graph::Placement where = internal::graph::placement_of(
       wanted, kept_by(given, state_->homed_values(internal::graph::placement_of(wanted, {}))));
   const Bytes more = opened.device_bytes - state_->offload_memory.device_bytes +
@@ -165,8 +171,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   const Baseline plain = baseline(graph);
   state_->fix_share(wanted, graph);
   const Bytes budget = wanted.budget.resolve(wanted.share_of ? wanted.share_of->peak : plain.peak);
-  const std::vector<Violation> violations =
-      verify(graph, given, budget, on_link ? state_->captured().program.link : opened.machine);
+  const std::vector<Violation> violations = verify(graph, given, budget, machine);
   std::string message;
   if (!violations.empty()) message = "the plan is not valid for this step:";
   for (const Violation& violation : violations) message += "\n  " + violation.message;
@@ -176,8 +181,8 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   } else if (!message.empty()) {
     throw InputError(message);
   }
-  // The sums are the same in all plans of the step, so they were judged, and are left out.
-  const Plan plan = on_link ? internal::graph::without_link(graph, given) : given;
+  // The sums are the same in all plans of the step. They were judged, and come back.
+  const Plan plan = internal::graph::without_sums(graph, given, machine);
   require_movable(state_->captured().program.lowered, step, plan, opened.machine);
   state_->move_homes(step, opened);
   state_->plan_options = std::move(wanted);
@@ -282,10 +287,10 @@ const Graph& CapturedStep::graph() const { return state_->graph(); }
 
 const PlanResult& CapturedStep::planned() const {
   if (!state_->now().plan) throw InputError("nothing was planned yet: call plan() or run()");
-  return state_->shown();
+  return state_->now().plan->result;
 }
 
-Machine CapturedStep::machine() const { return state_->shown_machine(); }
+Machine CapturedStep::machine() const { return state_->machine(); }
 
 CapturedStepReport CapturedStep::last_step() const {
   const std::lock_guard turn(state_->turns);
@@ -304,8 +309,7 @@ std::vector<ApproximateValue> CapturedStep::approximate_values() const {
   for (const auto& use : program.step.codecs) by_decode[use->decode] = use.get();
   std::vector<ApproximateValue> all;
   std::set<OpIndex> seen;
-  for (const BoundAction& action :
-       reprise::bind(graph(), planned().plan->actions, state_->shown_machine())) {
+  for (const BoundAction& action : reprise::bind(graph(), planned().plan->actions, machine())) {
     if (action.kind != ActionKind::kRun || !seen.insert(action.target).second) continue;
     const auto op = static_cast<size_t>(action.target);
     const auto found = by_decode.find(program.lowered.works[op][action.variant]);
@@ -327,13 +331,8 @@ void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 std::optional<RunLog> CapturedStep::run_log() const {
   if (!state_->now().plan) return std::nullopt;
   const Plan& plan = *state_->now().plan->result.plan;
-  std::optional<RunLog> log =
-      state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device,
-                          state_->offload_memory.machine);
-  if (log && state_->now().shown) {
-    internal::graph::show_on_link(*log, plan, *state_->now().shown->plan);
-  }
-  return log;
+  return state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device,
+                             machine());
 }
 
 Profile CapturedStep::profile() const {

@@ -1,12 +1,18 @@
 // Plans a captured step without a second memory and with one, and keeps what pays.
+#include <functional>
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/transfer/choose.h"
 
 namespace reprise::runtime::internal::graph {
 
+using distributed::Decision;
+using distributed::decision_of_first;
+using distributed::first_reason;
+using distributed::telling;
 using transfer::AutoMemory;
 using transfer::memory_for_auto;
 using transfer::OpenedMemory;
@@ -22,9 +28,18 @@ constexpr int64_t kForFastest = 20;  // the part of the time limit for the plan 
 }  // namespace
 
 PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
-  const AutoMemory memory_choice =
-      ranks ? AutoMemory{{}, "the values of a step of a process group stay on their device"}
-            : memory_for_auto(wanted.offload, recording().device);
+  AutoMemory memory_choice =
+      telling(ranks.get(), [&] { return memory_for_auto(wanted.offload, recording().device); });
+  const std::string none = first_reason(
+      ranks.get(), memory_choice.options.to.empty() ? memory_choice.why : "", "its memories");
+  if (!none.empty()) memory_choice = {{}, none};
+  const auto by_first = [&](const std::function<Verdict()>& judge) {
+    const auto [moves, why] = decision_of_first(ranks.get(), [&] {
+      const Verdict mine = judge();
+      return Decision{mine.moves, mine.why};
+    });
+    return Verdict{moves, why};
+  };
   require_homes(wanted);  // What lies there between the steps needs a memory by name.
   StepPlanOptions alone = wanted;
   alone.offload = {};
@@ -56,21 +71,20 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return now().plan->result;
   };
 
-  const auto noted = [&](const StepPlanOptions& asked, const Graph& problem,
-                         const std::string& why) {
+  const auto noted = [&](const StepPlanOptions& asked, Graph& problem, const std::string& why) {
     return overheads.note(
-        "plan", why, [&] { return search(asked, problem, Bytes(0)); },
+        "plan", why, [&] { return search(asked, problem, Bytes(0), /*together=*/true); },
         [](const StepPlan& made) { return device::found_text(made.result); });
   };
   StepPlan without = noted(alone, beside, "plan() was called (without a second memory)");
-  const Nanos fastest =
-      reprise::plan(beside, {.time_limit = Nanos(wanted.time_limit.count() / kForFastest),
-                             .threads = wanted.threads,
-                             .allow = wanted.allow})
-          .lower_bound;
-  if (const Verdict early = weigh_before(without.result, fastest); !early.why.empty()) {
-    return take(std::move(without), alone, {}, early.why);
-  }
+  const Verdict early = by_first([&] {
+    const PlanResult fastest =
+        reprise::plan(beside, {.time_limit = Nanos(wanted.time_limit.count() / kForFastest),
+                               .threads = wanted.threads,
+                               .allow = wanted.allow});
+    return weigh_before(without.result, fastest.lower_bound);
+  });
+  if (!early.why.empty()) return take(std::move(without), alone, {}, early.why);
   OpenedMemory opened = memory_for(wanted);
   Graph with_memory = beside;
   with_memory.fixed += opened.device_bytes;
@@ -80,8 +94,10 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     const auto& other = with.result.smallest_budget;
     return other && (!one || *other < *one) ? with.result : without.result;
   }
-  const Verdict verdict = weigh({beside, without.result, with.result, opened.machine},
-                                captured().program.costs.spread, wanted.offload.to);
+  const Verdict verdict = by_first([&] {
+    return weigh({beside, without.result, with.result, opened.machine},
+                 captured().program.costs.spread, wanted.offload.to);
+  });
   if (verdict.moves) {
     return take(std::move(with), wanted, std::move(opened), verdict.why);
   }

@@ -70,24 +70,26 @@ Channel channel_through(int64_t small, int64_t large, int64_t small_time, int64_
   return channel;
 }
 
-// A Mark says what an op is to the link: it starts what goes to a memory, or waits for it.
-struct Mark {
-  bool starts = false;
-  int32_t memory = 0;
-  size_t bucket = 0;
-};
+const std::string& memory_of(const Sum& sum) {
+  static const std::string ranks = kRanks, shards = kShards;
+  return sum.exchanges ? shards : ranks;
+}
 
-std::map<int32_t, Mark> marks_of(const Buckets& buckets) {
-  std::map<int32_t, Mark> marks;  // by work
+// Returns the sums by the works that start them.
+std::map<int32_t, Sum> starts_of(const Buckets& buckets) {
+  std::map<int32_t, Sum> starts;
   for (size_t b = 0; b < buckets.all.size(); ++b) {
-    const Bucket& bucket = buckets.all[b];
-    marks[bucket.start] = {true, 1, b};
-    marks[bucket.wait] = {false, 1, b};
-    if (!buckets.sharded) continue;
-    marks[bucket.gather] = {true, 2, b};
-    marks[bucket.gathered] = {false, 2, b};
+    starts[buckets.all[b].start] = {b, false};
+    if (buckets.sharded) starts[buckets.all[b].gather] = {b, true};
   }
-  return marks;
+  return starts;
+}
+
+// The positions of earlier copies are those in the plan before.
+void renumber(std::vector<Action>& actions, const std::vector<int64_t>& position) {
+  for (Action& action : actions) {
+    for (int64_t& earlier : action.after) earlier = position[earlier];
+  }
 }
 
 // Returns for each op the shortest time of the ops that have to run before it, and its own. Only
@@ -172,73 +174,134 @@ Machine measure_link(Ranks& ranks, const Buckets& buckets, c10::Device device) {
   return machine;
 }
 
-bool is_link(const Machine& machine) {
-  return machine.memories.size() > 1 && machine.memories[1].name == kRanks;
+Machine with_link(Machine machine, const Machine& link) {
+  if (find_memory(machine, kRanks) > 0) return machine;
+  const auto memories = static_cast<int32_t>(machine.memories.size()) - 1;
+  const auto channels = static_cast<int32_t>(machine.channels.size());
+  machine.memories.insert(machine.memories.end(), link.memories.begin() + 1, link.memories.end());
+  for (Channel channel : link.channels) {
+    channel.to += memories;
+    if (channel.shares >= 0) channel.shares += channels;
+    machine.channels.push_back(channel);
+  }
+  return machine;
 }
 
-bool uses_link(const Plan& plan) {
-  return std::any_of(plan.actions.begin(), plan.actions.end(), [](const Action& action) {
-    return action.kind == ActionKind::kCopy && (action.to == kRanks || action.to == kShards);
-  });
+Machine without_link(Machine machine) {
+  const int32_t first = find_memory(machine, kRanks);
+  if (first <= 0) return machine;
+  std::erase_if(machine.channels, [&](const Channel& c) { return c.to >= first; });
+  machine.memories.resize(first);
+  return machine;
 }
 
-std::vector<Action> with_link(const LoweredStep& lowered, const Graph& graph,
+bool is_sum(const Action& action) {
+  const auto is_there = [](const std::string& memory) {
+    return memory == kRanks || memory == kShards;
+  };
+  return action.kind != ActionKind::kRun && (is_there(action.at) || is_there(action.to));
+}
+
+std::map<ValueIndex, Sum> sums_of(const LoweredStep& lowered, const Buckets& buckets) {
+  const std::map<int32_t, Sum> starts = starts_of(buckets);
+  std::map<ValueIndex, Sum> sums;
+  for (size_t o = 0; o < lowered.works.size(); ++o) {
+    const auto found = starts.find(lowered.works[o].front());
+    if (found == starts.end()) continue;
+    sums[lowered.graph.ops[o].variants.front().writes.at(0)] = found->second;
+  }
+  return sums;
+}
+
+std::vector<Action> with_sums(const LoweredStep& lowered, const Graph& graph,
                               const Buckets& buckets, const std::vector<Action>& actions,
-                              const Machine& link) {
-  const std::map<int32_t, Mark> marks = marks_of(buckets);
-  const std::vector<BoundAction> bound = bind(graph, actions, {});
-  std::map<std::pair<int32_t, size_t>, std::string> values;  // by memory and bucket
-  const std::string& device = link.memories.front().name;
+                              const Machine& machine) {
+  const std::map<ValueIndex, Sum> sums = sums_of(lowered, buckets);
+  const std::vector<BoundAction> bound = bind(graph, actions, machine);
+  const std::string& device = machine.memories.front().name;
+  std::map<ValueIndex, std::string> under_way;  // where the value is summed
   std::vector<Action> all;
+  std::vector<int64_t> position;
+  const auto wait_for = [&](ValueIndex value) {
+    const auto found = under_way.find(value);
+    if (found == under_way.end()) return;
+    all.push_back({ActionKind::kWait, graph.values[value].id, "", found->second});
+    all.push_back({ActionKind::kFree, graph.values[value].id, "", found->second});
+    under_way.erase(found);
+  };
   for (size_t a = 0; a < actions.size(); ++a) {
-    std::optional<Mark> mark;
-    if (bound[a].kind == ActionKind::kRun) {
-      const auto op = static_cast<size_t>(bound[a].target);
-      const auto found = marks.find(lowered.works[op][bound[a].variant]);
-      if (found != marks.end()) mark = found->second;
+    const bool runs = bound[a].kind == ActionKind::kRun;
+    const Variant* const variant =
+        runs ? &graph.ops[bound[a].target].variants[bound[a].variant] : nullptr;
+    if (!runs) {
+      wait_for(bound[a].target);
+    } else {
+      for (const ValueIndex value : variant->reads) wait_for(value);
     }
-    if (mark && !mark->starts) {
-      const std::string& value = values.at({mark->memory, mark->bucket});
-      const std::string& there = link.memories[mark->memory].name;
-      all.push_back({ActionKind::kWait, value, "", there});
-      all.push_back({ActionKind::kFree, value, "", there});
-    }
+    position.push_back(static_cast<int64_t>(all.size()));
     all.push_back(actions[a]);
-    if (mark && mark->starts) {
-      const Variant& variant = graph.ops[bound[a].target].variants[bound[a].variant];
-      const std::string& value = graph.values[variant.writes.at(0)].id;
-      values[{mark->memory, mark->bucket}] = value;
-      all.push_back({ActionKind::kCopy, value, "", device, link.memories[mark->memory].name});
+    if (!runs) continue;
+    for (const ValueIndex value : variant->writes) {
+      const auto sum = sums.find(value);
+      if (sum == sums.end()) continue;
+      const std::string& memory = under_way[value] = memory_of(sum->second);
+      all.push_back({ActionKind::kCopy, graph.values[value].id, "", device, memory});
     }
   }
+  renumber(all, position);
   return all;
 }
 
-Plan without_link(const Graph& graph, Plan plan) {
-  std::erase_if(plan.actions, [](const Action& action) {
-    return action.to == kRanks || action.to == kShards || action.at == kRanks ||
-           action.at == kShards;
-  });
-  plan.machine_sha256.clear();
-  plan.time = simulate(graph, plan.actions).time;
+PlanResult with_sums(const LoweredStep& lowered, const Graph& graph, const Buckets& buckets,
+                     PlanResult result, const Machine& machine) {
+  if (!result.plan) return result;
+  Plan& plan = *result.plan;
+  plan.actions = with_sums(lowered, graph, buckets, plan.actions, machine);
+  plan.machine_sha256 = result.machine_sha256 = machine_sha256(machine);
+  plan.time = simulate(graph, plan.actions, machine).time;
+  plan.lower_bound = result.lower_bound =
+      std::max(plan.lower_bound, sums_bound(lowered, graph, buckets, machine));
+  plan.termination = result.termination =
+      plan.lower_bound == plan.time ? Termination::kOptimal : Termination::kFeasible;
+  return result;
+}
+
+Plan without_sums(const Graph& graph, Plan plan, const Machine& machine) {
+  std::vector<Action> others;
+  std::vector<int64_t> position;
+  for (Action& action : plan.actions) {
+    position.push_back(static_cast<int64_t>(others.size()));
+    if (!is_sum(action)) others.push_back(std::move(action));
+  }
+  if (others.size() == plan.actions.size()) {
+    plan.actions = std::move(others);
+    return plan;
+  }
+  renumber(others, position);
+  plan.actions = std::move(others);
+  const Machine rest = without_link(machine);
+  plan.machine_sha256 = rest.channels.empty() ? "" : machine_sha256(rest);
+  plan.time = simulate(graph, plan.actions, rest).time;
   plan.lower_bound = std::min(plan.lower_bound, plan.time);
   plan.termination = plan.lower_bound == plan.time ? Termination::kOptimal : Termination::kFeasible;
   return plan;
 }
 
-Nanos link_bound(const LoweredStep& lowered, const Graph& graph, const Buckets& buckets,
-                 const Machine& link) {
-  const std::map<int32_t, Mark> marks = marks_of(buckets);
+Nanos sums_bound(const LoweredStep& lowered, const Graph& graph, const Buckets& buckets,
+                 const Machine& machine) {
+  const std::map<ValueIndex, Sum> sums = sums_of(lowered, buckets);
   const Ancestors ancestors(graph);
   // The ops that start what the link carries, in their order, and how long it carries each.
   std::vector<std::pair<OpIndex, Nanos>> starts;
   for (size_t o = 0; o < graph.ops.size(); ++o) {
-    const auto found = marks.find(lowered.works[o].front());
-    if (found == marks.end() || !found->second.starts) continue;
-    const ValueIndex value = graph.ops[o].variants.front().writes.at(0);
-    const auto channel = static_cast<size_t>(found->second.memory) - 1;
-    starts.emplace_back(static_cast<OpIndex>(o),
-                        copy_time(link.channels[channel], graph.values[value].bytes));
+    for (const ValueIndex value : graph.ops[o].variants.front().writes) {
+      const auto found = sums.find(value);
+      if (found == sums.end()) continue;
+      const int32_t channel =
+          find_channel(machine, 0, find_memory(machine, memory_of(found->second)));
+      starts.emplace_back(static_cast<OpIndex>(o),
+                          copy_time(machine.channels[channel], graph.values[value].bytes));
+    }
   }
   Nanos bound, carried;
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
@@ -246,31 +309,6 @@ Nanos link_bound(const LoweredStep& lowered, const Graph& graph, const Buckets& 
     bound = std::max(bound, ancestors.time_until(start->first) + carried);
   }
   return bound;
-}
-
-PlanResult shown_on_link(const LoweredStep& lowered, const Graph& graph, const Buckets& buckets,
-                         PlanResult result, const Machine& link) {
-  if (!result.plan) return result;
-  Plan& plan = *result.plan;
-  plan.actions = with_link(lowered, graph, buckets, plan.actions, link);
-  plan.machine_sha256 = result.machine_sha256 = machine_sha256(link);
-  plan.time = simulate(graph, plan.actions, link).time;
-  plan.lower_bound = result.lower_bound =
-      std::max(plan.lower_bound, link_bound(lowered, graph, buckets, link));
-  plan.termination = result.termination =
-      plan.lower_bound == plan.time ? Termination::kOptimal : Termination::kFeasible;
-  return result;
-}
-
-void show_on_link(RunLog& log, const Plan& runs, const Plan& shown) {
-  std::vector<int64_t> positions(runs.actions.size(), -1);
-  size_t next = 0;
-  for (size_t a = 0; a < runs.actions.size(); ++a) {
-    while (shown.actions[next] != runs.actions[a]) ++next;
-    positions[a] = static_cast<int64_t>(next++);
-  }
-  for (RunLogEntry& entry : log.actions) entry.action = positions[entry.action];
-  log.planned.time = shown.time;
 }
 
 }  // namespace reprise::runtime::internal::graph

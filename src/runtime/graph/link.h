@@ -5,19 +5,19 @@
 //     allreduce.start.0   copy bucket 0 to "ranks"   ...   wait for it   free it there
 //     allreduce.wait.0
 //
-// A plan that is shown has these copies, waits and frees. A plan that runs has none, because the
-// ops before the copies and behind the waits do the work.
+// The op before the copy starts the sum. The wait is that of the copy: nothing reads the bucket, and
+// nothing moves it to another memory, before the sum is over.
 #pragma once
 
 #include <c10/core/Device.h>
 
-#include <cstdint>
+#include <cstddef>
+#include <map>
 #include <vector>
 
 #include "reprise/check/simulate.h"
 #include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
-#include "reprise/model/runlog.h"
 #include "reprise/plan/plan.h"
 #include "runtime/distributed/ranks.h"
 #include "runtime/graph/lower.h"
@@ -34,28 +34,41 @@ inline constexpr const char* kShards = "shards";
 // channels behind it, with the largest times of all ranks. All ranks call it together.
 Machine measure_link(distributed::Ranks& ranks, const step::Buckets& buckets, c10::Device device);
 
-// Says whether a machine is that of a link, and whether a plan has copies to one.
-bool is_link(const Machine& machine);
-bool uses_link(const Plan& plan);
+// Returns the machine with the memories and the channels of the link behind its own. A machine that
+// has them stays as it is.
+Machine with_link(Machine machine, const Machine& link);
+// Returns the machine without them.
+Machine without_link(Machine machine);
 
-// Returns the actions with a copy behind each op that starts a sum or an exchange, and a wait and a
-// free before each op that waits for one. `graph` is that of the step, with any fixed bytes.
-std::vector<Action> with_link(const LoweredStep& lowered, const Graph& graph,
+// Says whether an action is the copy of a sum, or a wait or a free behind one.
+bool is_sum(const Action& action);
+
+// A Sum is what the link carries: the sum of a bucket, or the exchange of its updated parameters.
+struct Sum {
+  size_t bucket = 0;
+  bool exchanges = false;
+
+  bool operator==(const Sum&) const = default;
+};
+
+// Returns the sums of a step by the values that its plans copy to the link.
+std::map<ValueIndex, Sum> sums_of(const LoweredStep& lowered, const step::Buckets& buckets);
+
+// Returns the actions, without sums, with a copy behind each op that starts a sum or an exchange, and
+// a wait and a free before the next action that reads or moves its value. `graph` is that of the step,
+// with any fixed bytes, and `machine` has the link.
+std::vector<Action> with_sums(const LoweredStep& lowered, const Graph& graph,
                               const step::Buckets& buckets, const std::vector<Action>& actions,
-                              const Machine& link);
-// Returns the plan without them. Its time is that of its runs.
-Plan without_link(const Graph& graph, Plan plan);
+                              const Machine& machine);
+// Returns the plan with its sums, its time on the machine, and a bound of all plans with sums.
+PlanResult with_sums(const LoweredStep& lowered, const Graph& graph, const step::Buckets& buckets,
+                     PlanResult result, const Machine& machine);
+// Returns the plan without them. Its time is that of its runs and other copies on the machine.
+Plan without_sums(const Graph& graph, Plan plan, const Machine& machine);
 
 // Returns a time that no plan of the step beats on this link: a bucket can be summed when its
 // gradients are there, and the link then carries it and all buckets behind it.
-Nanos link_bound(const LoweredStep& lowered, const Graph& graph, const step::Buckets& buckets,
-                 const Machine& link);
-
-// Returns the answer as it is shown: with the copies, the time on the link, and the larger bound.
-PlanResult shown_on_link(const LoweredStep& lowered, const Graph& graph,
-                         const step::Buckets& buckets, PlanResult result, const Machine& link);
-
-// Makes the log of a plan that runs the log of the plan that is shown.
-void show_on_link(RunLog& log, const Plan& runs, const Plan& shown);
+Nanos sums_bound(const LoweredStep& lowered, const Graph& graph, const step::Buckets& buckets,
+                 const Machine& machine);
 
 }  // namespace reprise::runtime::internal::graph

@@ -25,10 +25,10 @@ struct OnLink {
   Timeline timeline;
 };
 
-OnLink on_link(const StepProgram& program, const Graph& graph, const Plan& plan) {
-  OnLink found{with_link(program.lowered, graph, program.step.buckets, plan.actions, program.link),
-               {}};
-  found.timeline = simulate(graph, found.actions, program.link);
+OnLink on_link(const StepProgram& program, const Graph& graph, const Plan& plan,
+               const Machine& machine) {
+  OnLink found{with_sums(program.lowered, graph, program.step.buckets, plan.actions, machine), {}};
+  found.timeline = simulate(graph, found.actions, machine);
   return found;
 }
 
@@ -36,11 +36,15 @@ OnLink on_link(const StepProgram& program, const Graph& graph, const Plan& plan)
 // for, or the first of those that the link carries before it without a gap. -1: the step waits for
 // none.
 int64_t delaying_start(const OnLink& found) {
-  const std::vector<Transfer>& transfers = found.timeline.transfers;
+  std::vector<Transfer> transfers;  // of sums
+  for (const Transfer& transfer : found.timeline.transfers) {
+    if (is_sum(found.actions[transfer.action])) transfers.push_back(transfer);
+  }
   size_t last = transfers.size();
   for (size_t a = 0; a < found.actions.size(); ++a) {
     const Action& action = found.actions[a];
-    if (action.kind != ActionKind::kWait || found.timeline.steps[a].time == Nanos(0)) continue;
+    if (!is_sum(action) || action.kind != ActionKind::kWait) continue;
+    if (found.timeline.steps[a].time == Nanos(0)) continue;
     for (size_t t = 0; t < transfers.size(); ++t) {
       const Action& copy = found.actions[transfers[t].action];
       if (copy.id == action.id && copy.to == action.at) last = t;
@@ -78,9 +82,10 @@ std::vector<char> ops_read_behind(const Graph& graph, OpIndex start) {
 }
 
 // Says whether a plan runs an op again before the backward that stands behind op `start`.
-bool runs_again_before(const Graph& graph, const Plan& plan, const std::vector<char>& behind) {
+bool runs_again_before(const Graph& graph, const Plan& plan, const Machine& machine,
+                       const std::vector<char>& behind) {
   std::vector<char> seen(graph.ops.size(), 0);
-  for (const BoundAction& action : bind(graph, plan.actions, {})) {
+  for (const BoundAction& action : bind(graph, plan.actions, machine)) {
     if (action.kind != ActionKind::kRun) continue;
     const auto op = static_cast<size_t>(action.target);
     if (std::exchange(seen[op], 1) != 0 && behind[op] == 0) return true;
@@ -114,7 +119,8 @@ Graph with_cheap_reruns(Graph graph, const std::vector<char>& cheap, int64_t div
 
 // Returns the answer for the changed graph as one for the graph. `first` is an answer for the
 // graph.
-PlanResult carried_back(const Graph& graph, PlanResult found, const PlanResult& first) {
+PlanResult carried_back(const Graph& graph, const Machine& machine, PlanResult found,
+                        const PlanResult& first) {
   Plan& plan = *found.plan;
   for (Action& action : plan.actions) {
     if (action.kind == ActionKind::kRun && action.variant.ends_with(kAgain)) {
@@ -124,7 +130,7 @@ PlanResult carried_back(const Graph& graph, PlanResult found, const PlanResult& 
   plan.problem = first.plan->problem;
   plan.baseline = found.baseline = first.baseline;
   plan.schedule_class = found.schedule_class = first.schedule_class;
-  plan.time = simulate(graph, plan.actions).time;
+  plan.time = simulate(graph, plan.actions, machine).time;
   plan.lower_bound = found.lower_bound = first.lower_bound;
   plan.termination = found.termination =
       plan.time == plan.lower_bound ? Termination::kOptimal : Termination::kFeasible;
@@ -145,20 +151,21 @@ StepPlan search_on_link(const StepProgram& program, const Graph& graph,
   StepPlan best = search_step(graph, asked, slack, arena);
   if (!best.result.plan) return best;
   const StepPlan first = best;
-  OnLink now = on_link(program, graph, *best.result.plan);
+  const Machine &memories = options.offload.machine, machine = with_link(memories, program.link);
+  OnLink now = on_link(program, graph, *best.result.plan, machine);
   const int64_t start = delaying_start(now);
   if (start <= 0) return best;
   // The op that starts the sum runs before the copy that stands for it.
-  const OpIndex op = bind(graph, {now.actions[static_cast<size_t>(start) - 1]}, {})[0].target;
+  const OpIndex op = find_op(graph, now.actions[static_cast<size_t>(start) - 1].id);
   const std::vector<char> behind = ops_read_behind(graph, op);
-  if (!runs_again_before(graph, *best.result.plan, behind)) return best;
+  if (!runs_again_before(graph, *best.result.plan, memories, behind)) return best;
   asked.time_limit = part_of(options.time_limit, kNextShare);
   Nanos fastest = now.timeline.time;
   for (const int64_t divisor : kDivisors) {
     StepPlan next = search_step(with_cheap_reruns(graph, behind, divisor), asked, slack, arena);
     if (!next.result.plan) continue;
-    next.result = carried_back(graph, std::move(next.result), first.result);
-    const Nanos time = on_link(program, graph, *next.result.plan).timeline.time;
+    next.result = carried_back(graph, memories, std::move(next.result), first.result);
+    const Nanos time = on_link(program, graph, *next.result.plan, machine).timeline.time;
     if (time >= fastest) continue;
     fastest = time;
     next.before_placement = next.result.plan->time;

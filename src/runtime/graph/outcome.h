@@ -23,8 +23,7 @@ struct Outcome {
   std::unique_ptr<Captured> captured;
   std::vector<step::HostRead> reads;
   PlacedStep placed = {};                  // for the plan in force; `graph.fixed` as it was planned
-  std::optional<StepPlan> plan;            // the plan in force
-  std::optional<PlanResult> shown;         // the same with its sums on the link (link.h)
+  std::optional<StepPlan> plan;            // the plan in force, with its sums (link.h)
   std::shared_ptr<const Program> program;  // of that plan
   // The last run found so many bytes live beside those that were live when the outcome was planned.
   Bytes drift;

@@ -29,6 +29,12 @@ void StepState::require_homes(const StepPlanOptions& wanted) const {
                           : " needs a memory that is there for certain, and \"auto\" may take none";
     throw InputError(name + why + ": name it (offload), as in \"disk:/scratch\"");
   }
+  if (options.shard_optimizer) {
+    throw InputError(
+        name +
+        " moves the same values on all ranks, and with shard_optimizer each rank has the state of "
+        "other parameters: leave one of them off");
+  }
   if (wanted.offload_parameters &&
       homed_parameters(recording(), updater().updates(), options).empty()) {
     throw InputError(

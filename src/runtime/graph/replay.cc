@@ -79,6 +79,13 @@ void Replay::begin(const Tensors& inputs, transfer::OffloadMemories memories, Ho
   }
 }
 
+void Replay::use_sums(const Machine& machine, std::map<ValueIndex, Sum> sums,
+                      std::shared_ptr<Averager> averager) {
+  link_ = find_memory(machine, kRanks);
+  sums_ = std::move(sums);
+  averager_ = std::move(averager);
+}
+
 void Replay::clear() {
   if (between_) {
     between_->end();  // before the memory that copies read and write goes
@@ -216,6 +223,7 @@ void Replay::run(const RunAction& step) {
 }
 
 void Replay::free(ValueIndex value, int32_t memory) {
+  if (memory >= link_) return;
   if (between_) between_->settle(value, memory);
   if (memory > 0 && between_) {
     place_of(value, memory) = c10::Storage();
@@ -245,6 +253,7 @@ bool Replay::on_other_device(ValueIndex value) const {
 // A value that comes back has its storage from the beginning of the copy on, as the simulator counts
 // it. Nothing reads the storage before the wait.
 void Replay::copy(const CopyAction& copy) {
+  if (copy.to >= link_) return;  // The op before the copy has started the sum.
   if (between_) return copy_between(copy);
   if (!copies_) return Backend::copy(copy);
   if (const auto homed = homed_of(copy.value)) {
@@ -269,6 +278,10 @@ void Replay::copy(const CopyAction& copy) {
 }
 
 void Replay::wait(ValueIndex value, int32_t memory) {
+  if (memory >= link_) {
+    const Sum& sum = sums_.at(value);
+    return sum.exchanges ? averager_->wait_gather(sum.bucket) : averager_->wait(sum.bucket);
+  }
   if (between_) return between_->wait(value, memory);
   if (!copies_) return Backend::wait(value, memory);
   if (const auto homed = homed_of(value)) {

@@ -3,6 +3,7 @@
 
 #include <c10/core/Storage.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,7 +12,9 @@
 
 #include "reprise/run/interpreter.h"
 #include "runtime/device/reserved_space.h"
+#include "runtime/graph/averager.h"
 #include "runtime/graph/home_store.h"
+#include "runtime/graph/link.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/placed_step.h"
 #include "runtime/state/random_state.h"
@@ -43,6 +46,10 @@ class Replay final : public Backend {
   // Lets the values of the steps that follow move between the devices of the lowered step, which
   // are the memories of this machine.
   void use_devices(const Machine& machine);
+  // Lets the steps that follow wait for these sums, whose values plans copy to the memories of this
+  // machine that belong to a link (link.h).
+  void use_sums(const Machine& machine, std::map<ValueIndex, Sum> sums,
+                std::shared_ptr<Averager> averager);
   // Ends the copies that are under way, and drops every value and saved random state.
   void clear();
   // Returns what the step has moved that was cleared last.
@@ -126,6 +133,9 @@ class Replay final : public Backend {
   std::vector<ValueIndex> graph_value_of_;  // by step value, if there are other devices; -1: none
   std::unique_ptr<transfer::DeviceCopies> between_;
   transfer::MovedBytes moved_;
+  int32_t link_ = std::numeric_limits<int32_t>::max();  // the first memory of the link
+  std::map<ValueIndex, Sum> sums_;
+  std::shared_ptr<Averager> averager_;
   HomeStore* homes_ = nullptr;
   const PlacedStep* placed_ = nullptr;
 };

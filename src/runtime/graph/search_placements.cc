@@ -48,12 +48,12 @@ HomedValues in_order(HomedValues homed, const Plan& plan) {
 }  // namespace
 
 StepState::Placed StepState::search_placements(const StepPlanOptions& wanted, Bytes fixed,
-                                               Bytes slack) {
+                                               Bytes slack, bool together) {
   const auto with = [&](const KeptNames& keep, Bytes bytes, int64_t eighths) {
     StepPlanOptions part = wanted;
     part.time_limit = Nanos(wanted.time_limit.count() / kEighths * eighths);
     PlacedStep next = place(placement_of(wanted, keep), fixed + bytes);
-    StepPlan found = search(part, next.graph, slack);
+    StepPlan found = search(part, next.graph, slack, together);
     return Placed{std::move(found), std::move(next)};
   };
   // A quarter of the time is for nothing that stays, a half for the other choices, and a quarter for the

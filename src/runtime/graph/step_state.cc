@@ -16,8 +16,8 @@
 #include "runtime/device/level_text.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
-#include "runtime/graph/link.h"
 #include "runtime/graph/link_search.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/lockstep/lockstep.h"
@@ -35,6 +35,7 @@ using device::storage_bytes;
 using device::uncounted_bytes;
 using device::with_foreseen;
 using device::with_growth;
+using distributed::telling;
 
 namespace {
 
@@ -50,13 +51,14 @@ StepPlanOptions in_bytes(StepPlanOptions options) {
 // this many times. Each search has this part of the plan's time limit.
 constexpr int kPlansAfterRuns = 4;
 
-Bytes own_peak(const StepProgram& program, const Graph& graph, const Plan& plan) {
+Bytes own_peak(const StepProgram& program, const Graph& graph, const Plan& plan,
+               const Machine& machine) {
   if (program.own_workspaces.empty()) return plan.peak;
   Graph own = graph;
   for (const auto& [op, workspace] : program.own_workspaces) {
     own.ops[op].variants[0].workspace = workspace;
   }
-  return simulate(own, plan.actions).peak;
+  return simulate(own, plan.actions, machine).peak;
 }
 
 // Returns the peak of each memory of the machine, with the bytes of values as its device counts
@@ -212,12 +214,11 @@ void StepState::fix_share(StepPlanOptions& wanted, const Graph& problem) const {
   wanted.share_of = {.peak = baseline(problem).peak, .inputs = Bytes(sample_bytes)};
 }
 
-StepPlan StepState::search(const StepPlanOptions& wanted, const Graph& problem, Bytes slack) const {
-  return search_step(problem, in_bytes(wanted), slack, arena_device(wanted));
-}
-
-StepPlan StepState::search_together(const StepPlanOptions& wanted, Graph& problem,
-                                    Bytes slack) const {
+StepPlan StepState::search(const StepPlanOptions& wanted, Graph& problem, Bytes slack,
+                           bool together) const {
+  if (!ranks || !together) {
+    return search_step(problem, in_bytes(wanted), slack, arena_device(wanted));
+  }
   const auto here = [&](const Graph& agreed_on, const StepPlanOptions& agreed) {
     return has_link()
                ? search_on_link(captured().program, agreed_on, agreed, slack, arena_device(agreed))
@@ -227,19 +228,20 @@ StepPlan StepState::search_together(const StepPlanOptions& wanted, Graph& proble
 }
 
 void StepState::adopt(StepPlan plan, PlacedStep next) {
-  now().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions,
-                                                  plan_options.offload.machine);
+  const StepProgram& program = captured().program;
+  const Machine here = with_link(plan_options.offload.machine, program.link);
+  if (has_link()) {
+    plan.result =
+        with_sums(program.lowered, next.graph, program.step.buckets, std::move(plan.result), here);
+    captured().replay.use_sums(here, sums_of(program.lowered, program.step.buckets),
+                               program.averager);
+  }
+  now().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions, here);
   now().plan = std::move(plan);
   now().placed = std::move(next);
   placement = now().placed.placement;
   if (!planned_level) planned_level = graph().fixed;
-  now().shown.reset();
-  const StepProgram& program = captured().program;
-  if (has_link()) {
-    now().shown = shown_on_link(program.lowered, graph(), program.step.buckets, now().plan->result,
-                                program.link);
-  }
-  now().own_peak = own_peak(captured().program, graph(), *now().plan->result.plan);
+  now().own_peak = own_peak(program, graph(), *now().plan->result.plan, here);
   use_devices();
   now().drift = Bytes(0);
   now().crowded = false;
@@ -299,19 +301,14 @@ transfer::OpenedMemory StepState::devices_machine(StepPlanOptions& wanted) const
 transfer::OpenedMemory StepState::memory_for(StepPlanOptions& wanted) const {
   if (on_several_devices()) return devices_machine(wanted);
   OffloadOptions& asked = wanted.offload;
+  // The machine of a plan of this step comes back. The link is not given but measured.
+  if (ranks) asked.machine = without_link(std::move(asked.machine));
   if (asked.to.empty()) {
-    // The machine of a plan of this step comes back. The link is not given but measured.
-    if (ranks && is_link(asked.machine)) asked.machine = {};
     if (asked.machine.channels.empty()) return {};
     throw InputError(
         "a machine says how fast a memory behind the device is, and not where: name the memory, "
         "too "
         "(offload)");
-  }
-  if (ranks) {
-    throw InputError(
-        "the values of a step of a process group stay on their device: leave `offload` out, or the "
-        "group");
   }
   OffloadOptions open = plan_options.offload;
   if (asked.machine.channels.empty()) open.machine = {};
@@ -321,7 +318,9 @@ transfer::OpenedMemory StepState::memory_for(StepPlanOptions& wanted) const {
   }
   const Measuring alone;
   if (wanted.observer) wanted.observer({"profile", 0, "the memory behind the device"});
-  transfer::OpenedMemory opened = transfer::open_memory(asked, recording().device);
+  transfer::OpenedMemory opened =
+      telling(ranks.get(), [&] { return transfer::open_memory(asked, recording().device); });
+  if (ranks) distributed::agree_on_machine(*ranks, opened.machine, recording().device);
   asked.machine = opened.machine;
   return opened;
 }
@@ -366,9 +365,8 @@ PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
   Placed made = overheads.note(
       "plan", why,
       [&] {
-        if (!keep) return search_placements(wanted, fixed, slack);
-        StepPlan found = ranks && together ? search_together(wanted, next.graph, slack)
-                                           : search(wanted, next.graph, slack);
+        if (!keep) return search_placements(wanted, fixed, slack, together);
+        StepPlan found = search(wanted, next.graph, slack, together);
         return Placed{std::move(found), std::move(next)};
       },
       [](const Placed& one) { return device::found_text(one.found.result); });
@@ -376,7 +374,7 @@ PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
   move_homes(made.step, there);
   plan_options = std::move(wanted);
   adopt(std::move(made.found), std::move(made.step));
-  return shown();
+  return now().plan->result;
 }
 
 void StepState::require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,
@@ -487,7 +485,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   PlacedStep next = place(placement, fixed);
   StepPlan found = overheads.note(
       "plan", "the arena no longer fits beside the memory outside of the step",
-      [&] { return search(plan_options, next.graph, slack); },
+      [&] { return search(plan_options, next.graph, slack, /*together=*/false); },
       [](const StepPlan& made) { return device::found_text(made.result); });
   if (found.result.plan) {
     adopt(std::move(found), std::move(next));

@@ -14,6 +14,7 @@
 #include "runtime/distributed/ranks.h"
 #include "runtime/graph/graphed_step.h"
 #include "runtime/graph/home_store.h"
+#include "runtime/graph/link.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
 #include "runtime/transfer/offload.h"
@@ -57,11 +58,8 @@ struct StepState {
   const step::Recording& recording() const { return captured().program.step.recording; }
   // Whether operations may run on other devices than the recording's.
   bool on_several_devices() const { return !captured().program.lowered.devices.empty(); }
-  // The plan in force as users see it, and its machine.
-  const PlanResult& shown() const { return now().shown ? *now().shown : now().plan->result; }
-  const Machine& shown_machine() const {
-    return has_link() ? captured().program.link : offload_memory.machine;
-  }
+  // The machine of the plan in force: the memories that values move to, and the link.
+  Machine machine() const { return with_link(offload_memory.machine, captured().program.link); }
   // Whether the ranks sum gradients over a link that was measured.
   bool has_link() const { return !captured().program.link.channels.empty(); }
   // Whether all ranks of the group have one plan and run it together.
@@ -96,11 +94,10 @@ struct StepState {
   Bytes outputs_beside() const;
   Graph graph_now() const;
   Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
-  StepPlan search(const StepPlanOptions& wanted, const Graph& problem, Bytes slack) const;
-  // Does the same for all ranks of the group, which call this together. Sets `problem.fixed` to the
-  // largest one.
-  StepPlan search_together(const StepPlanOptions& wanted, Graph& problem, Bytes slack) const;
-  // Puts a plan of `next` in force.
+  // Searches a plan without sums. If all ranks of a group call this `together`, they get one plan, and
+  // `problem.fixed` is set to the largest one.
+  StepPlan search(const StepPlanOptions& wanted, Graph& problem, Bytes slack, bool together) const;
+  // Puts a plan of `next` in force, with its sums. Values move to the memory of plan_options.
   void adopt(StepPlan plan, PlacedStep next);
   // Makes the replay ready for the plan in force, if operations may run on several devices.
   void use_devices();
@@ -127,8 +124,8 @@ struct StepState {
     PlacedStep step;
   };
   // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
-  // `fixed` are the bytes beside the step if nothing is kept.
-  Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack);
+  // `fixed` are the bytes beside the step if nothing is kept. `together` as in answer().
+  Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
   // Places the outcome in front as the plan's options ask for.
   void use_captured_homes();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
