@@ -171,6 +171,9 @@ class CapturedStep:
     def tell_failure(self, reason: str) -> None:
         """Lets the other ranks of the process group fail."""
 
+    def first_difference(self, mine: str) -> str:
+        """Returns the first difference that a rank has found, if they capture together again."""
+
     def overhead_count(self) -> int:
         """Returns how many captures and searches the runtime has noted so far."""
 

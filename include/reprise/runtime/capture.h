@@ -108,7 +108,8 @@ struct CaptureOptions {
   //
   // A rank that fails lets all others fail within the timeout of the group, by a PeerError
   // (reprise/runtime/peer_error.h). Nobody can use the step any more then. With a group, a step may
-  // not read numbers on the host, and on_miss is kRefuse.
+  // not read numbers on the host. With OnMiss::kRecapture the ranks ask each other before each run
+  // whether something differs, and capture together.
   std::string group = {};
   // Gradients are summed in buckets of at least so many bytes. 0 stands for the sizes of
   // DistributedDataParallel: 1 MiB for the first bucket, and 25 MiB for the others.
@@ -136,7 +137,7 @@ struct CaptureOptions {
   // plan() and use() together, have one plan, and run the step the same number of times. Each run
   // begins with a comparison of inputs and random states; ranks that differ all throw InputError.
   // Failures are those of `group`. It is for the CPU, and for a step that reads no numbers on the
-  // host, without other_devices and without a budget for its capture; on_miss is kRefuse.
+  // host, without other_devices and without a budget for its capture.
   std::string share_work = {};
   // Other devices that may run operations of the step, beside that of its inputs: the CPU, and devices of
   // one other type with their numbers. The capture runs each operation there, too, on copies of its
@@ -324,6 +325,11 @@ class CapturedStep {
   void synchronize(bool averages);
   // Lets the other ranks of the group fail, because this one cannot go on with the step.
   void tell_failure(const std::string& reason) noexcept;
+
+  // Takes what this process has found to differ from the capture, an empty text for nothing. If ranks
+  // of a group capture their step again (on_miss), all of them call this before each run, and each
+  // gets the first text by rank that is not empty. Otherwise returns `mine`.
+  std::string first_difference(const std::string& mine);
 
   // These are the parts of run_all(), for steps in which the step reads numbers on the host, or
   // where lockstep finds a difference. run_captured() returns nothing if none of the outcomes that

@@ -225,16 +225,22 @@ class RecordedStep(OfThisProcess):
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         tensors, tree = flatten((arguments, keywords), "the input")
-        if tree != self._recorded.inputs:
-            self._miss("its inputs have another structure or other numbers", tensors, tree)
-        if difference := self._guards.difference():
+        if difference := self._native.first_difference(self._difference(tree)):
             self._miss(difference, tensors, tree)
-        if not self._native.refresh():
-            self._miss("a module has other children, parameters or buffers", tensors, tree)
         try:
             return self._run_outcomes(tensors, tree)
         finally:
             self._follow_overheads()
+
+    def _difference(self, tree: Tree) -> str:
+        """Returns what differs from the capture in Python, or an empty text."""
+        if tree != self._recorded.inputs:
+            return "its inputs have another structure or other numbers"
+        if difference := self._guards.difference():
+            return difference
+        if not self._native.refresh():
+            return "a module has other children, parameters or buffers"
+        return ""
 
     def _run_outcomes(self, tensors: list[torch.Tensor], tree: Tree) -> Any:
         """Runs the recording, and records one more outcome if the step reads other numbers."""

@@ -215,6 +215,9 @@ class CapturedStep {
   bool comparing() const { return step_ && step_->comparing(); }
   void synchronize(bool averages) { step_->synchronize(averages); }
   void tell_failure(const Text& reason) { step_->tell_failure(reason); }
+  Text first_difference(const Text& mine) {
+    return without_gil([&] { return step_->first_difference(mine); });
+  }
   bool refresh() { return mirrors_.refresh(); }
   py::dict planned() const { return dict_of(step_->planned()); }
   py::tuple cache_use() const {
@@ -316,6 +319,7 @@ void bind_captured_step(py::module_& m) {
       .def("comparing", &CapturedStep::comparing)
       .def("synchronize", &CapturedStep::synchronize, py::arg("averages"))
       .def("tell_failure", &CapturedStep::tell_failure, py::arg("reason"))
+      .def("first_difference", &CapturedStep::first_difference, py::arg("mine"))
       .def("refresh", &CapturedStep::refresh)
       .def("planned", &CapturedStep::planned)
       .def("cache_use", &CapturedStep::cache_use)

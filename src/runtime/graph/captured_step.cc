@@ -52,14 +52,6 @@ void require_shards(const CaptureOptions& options) {
   }
 }
 
-void require_group(const CaptureOptions& options) {
-  if (options.on_miss == OnMiss::kRefuse) return;
-  throw InputError(
-      "a step of a process group is not captured again when something differs (on_miss recapture), "
-      "because the other ranks would wait for it: give all calls inputs of the same shapes, or "
-      "capture a step for each shape");
-}
-
 // Returns the memory that "auto" stands for where there is a plan already.
 OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
                          const internal::graph::StepState& state) {
@@ -124,10 +116,8 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
   require_shards(state_->options);
   internal::graph::require_shared_work(state_->options);
   if (!state_->options.group.empty()) {
-    require_group(state_->options);
     state_->ranks = std::make_shared<internal::distributed::Ranks>(state_->options.group);
   } else if (state_->shares_work()) {
-    require_group(state_->options);
     state_->ranks = std::make_shared<internal::distributed::Ranks>(state_->options.share_work);
   }
   telling(state_->ranks.get(), [&] { state_->capture(sample, "it is the first one"); });
@@ -231,6 +221,11 @@ void CapturedStep::synchronize(bool averages) {
         "leave the optimizer outside, or run the step in parts along the batch (micro_batches)");
   }
   state_->synchronized = averages;
+}
+
+std::string CapturedStep::first_difference(const std::string& mine) {
+  const std::lock_guard turn(state_->turns);
+  return telling(state_->ranks.get(), [&] { return state_->of_all_ranks(mine); });
 }
 
 void CapturedStep::tell_failure(const std::string& reason) noexcept {

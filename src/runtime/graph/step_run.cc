@@ -9,6 +9,7 @@
 #include "reprise/runtime/peer_error.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/limit_scope.h"
+#include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/gradients.h"
 #include "runtime/graph/step_program.h"
 #include "runtime/graph/step_state.h"
@@ -130,7 +131,7 @@ Tensors StepState::run_or_capture_outcome(const Tensors& inputs) {
 
 std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
   const Circumstances here(inputs, options);
-  const std::string difference = now().difference(here);
+  const std::string difference = of_all_ranks(now().difference(here));
   if (!difference.empty()) {
     if (options.on_miss == OnMiss::kRefuse) {
       throw StepMiss(difference, StepMiss::Kind::kState);
@@ -259,6 +260,14 @@ bool StepState::is_compared() const {
          lockstep::can_follow(recording());
 }
 
+std::string StepState::of_all_ranks(std::string difference) const {
+  if (!ranks || options.on_miss == OnMiss::kRefuse) return difference;
+  std::vector<int64_t> differs{difference.empty() ? 0 : 1};
+  ranks->maxima(differs, recording().device, "the begin of its step");
+  if (differs[0] == 0) return {};
+  return distributed::first_reason(ranks.get(), difference, "what differs from its capture");
+}
+
 // Nothing was computed in vain if the comparison stands before the replay. But only the replay shows
 // which way a step with host reads goes, and updates of an optimizer cannot be taken back.
 bool StepState::compares_first() const {
@@ -271,6 +280,7 @@ void StepState::compare(const Tensors& inputs) {
     const FlagScope running(comparing);
     difference = lockstep::compare_with(recording(), step, inputs, parameters_of(options));
   }
+  difference = of_all_ranks(std::move(difference));
   const int64_t run = now().runs + 1, last = now().compared;
   if (!difference.empty()) {
     const std::string since =

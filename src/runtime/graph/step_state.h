@@ -163,6 +163,9 @@ struct StepState {
   // Returns whether the next run is compared with the function, and whether this is done before the
   // replay.
   bool is_compared() const;
+  // Returns what differs from the capture. If a step of a group is captured again then, all ranks
+  // call this together, and get the first difference by rank.
+  std::string of_all_ranks(std::string difference) const;
   bool compares_first() const;
   // Runs the function beside the recording. Throws StepMiss if something differs.
   void compare(const Tensors& inputs);
