@@ -269,6 +269,57 @@ def is_like_ddp(rank: int) -> None:
     accumulates(rank)
 
 
+def clips(rank: int) -> None:
+    """Calls behind the backward use the averages, as with DDP."""
+
+    def clipping(model: nn.Module, loss_of: Function) -> Function:
+        def step(*sample: Any) -> Any:
+            loss = loss_of(model, *sample)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            return loss + 0 * norm
+
+        return step
+
+    def watching(model: nn.Module, loss_of: Function) -> Function:
+        def step(*sample: Any) -> Any:
+            loss = loss_of(model, *sample)
+            loss.backward()
+            return loss + nn.utils.get_total_norm([p.grad for p in model.parameters()])
+
+        return step
+
+    for step_with in (clipping, watching):
+        model, loss_of, sample = gpt_case(rank)
+        twin, third = copy.deepcopy(model), copy.deepcopy(model)
+        ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=1)
+        optimizer, steps = optimizer_of(model), 4
+        losses = train(rank, step_with(ddp, loss_of), optimizer, sample, steps)
+        group = {"process_group": world(), "bucket_cap_mb": 0.02}
+        for net, inside in ((twin, False), (third, True)):
+            ours = optimizer_of(net)
+            more = {"optimizer": ours} if inside else {}
+            step = reprise.capture(step_with(net, loss_of), *sample, **group, **more)
+            step.plan(budget="90%", time_limit=1)
+            assert_equal(losses, train(rank, step, None if inside else ours, sample, steps))
+            assert_equal(list(model.parameters()), list(net.parameters()))
+            report = step.report()
+            assert report.predicted_peak_bytes == report.measured_peak_bytes
+            if not inside:
+                assert_equal(
+                    [p.grad for p in model.parameters()], [p.grad for p in net.parameters()]
+                )
+        if step_with is clipping:
+            with pytest.raises(reprise.InputError, match=r"uses gradients.*shard_optimizer"):
+                reprise.capture(
+                    step_with(third, loss_of), *sample, **group, **more, shard_optimizer=True
+                )
+
+
+def test_gradients_of_a_group_are_clipped_in_the_step() -> None:
+    run_ranks(clips, timeout=TIMEOUT)
+
+
 def is_captured_again(rank: int) -> None:
     """What differs on one rank is captured again on all ranks, and nothing else is."""
     model, loss_of, (x, y) = resnet_case(rank)
@@ -492,13 +543,13 @@ def refusals(rank: int) -> None:
             with pytest.raises(reprise.InputError, match=pattern):
                 reprise.capture(step, x, y, **options)
 
-        def clips(x: Any, y: Any) -> Any:
-            loss = step(x, y)
+        def goes_on(x: Any, y: Any) -> Any:
+            step(x, y)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            return loss
+            return step(x, y)
 
-        with pytest.raises(reprise.InputError, match="uses a gradient behind the backward"):
-            reprise.capture(clips, x, y, process_group=group)
+        with pytest.raises(reprise.InputError, match="another gradient is made behind it"):
+            reprise.capture(goes_on, x, y, process_group=group)
     alone = reprise.capture(step, x, y)
     with pytest.raises(reprise.InputError, match="without a process group"), alone.no_sync():
         pass

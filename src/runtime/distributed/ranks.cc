@@ -380,14 +380,16 @@ void Ranks::require_equal(const std::string& mine, const std::string& what,
 
 void Ranks::maxima(std::vector<int64_t>& numbers, c10::Device device, const std::string& what) {
   const at::NoGradGuard no_grad;
-  const at::TensorOptions options(at::kLong);
-  const at::Tensor host =
-      at::from_blob(numbers.data(), {static_cast<int64_t>(numbers.size())}, options);
-  const at::Tensor tensor = host.to(device, /*non_blocking=*/false, /*copy=*/true);
+  // The memory is not that of the allocator, because a thread of the backend may hold it for a while.
+  const auto memory = std::make_shared<std::vector<int64_t>>(numbers);
+  const at::Tensor host = at::from_blob(
+      memory->data(), {static_cast<int64_t>(numbers.size())}, [memory](void*) {}, at::kLong);
+  const at::Tensor tensor = host.to(device);
   group_->whole(tensor, what, [&](std::vector<at::Tensor>& list) {
     return group_->group->allreduce(list, {.reduceOp = c10d::ReduceOp::MAX});
   });
-  host.copy_(tensor);
+  if (!device.is_cpu()) host.copy_(tensor);
+  numbers = *memory;
 }
 
 void Ranks::copy_from_first(const std::vector<at::Tensor>& tensors) {

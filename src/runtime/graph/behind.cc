@@ -27,6 +27,8 @@ std::string name_of(const Behind& behind, const Buckets& buckets) {
   switch (behind.kind) {
     case Behind::Kind::kFill:
       return "fill." + buckets.all[behind.index].fillings[behind.filling].name;
+    case Behind::Kind::kBack:
+      return "average." + buckets.all[behind.index].fillings[behind.filling].name;
     case Behind::Kind::kStart:
       return fmt::format("allreduce.start.{}", behind.index);
     case Behind::Kind::kShard:
@@ -45,6 +47,8 @@ int32_t work_of(const Behind& behind, const Buckets& buckets) {
   switch (behind.kind) {
     case Behind::Kind::kFill:
       return bucket.fillings[behind.filling].work;
+    case Behind::Kind::kBack:
+      return bucket.fillings[behind.filling].back;
     case Behind::Kind::kStart:
       return bucket.start;
     case Behind::Kind::kShard:
@@ -111,9 +115,8 @@ class Placing {
   }
 
  private:
-  // Returns the call behind which the gradient of the leaf is complete, in whatever way it is made.
-  size_t complete(size_t leaf) const {
-    const int32_t value = step_.recording.gradients[leaf].gradient.index;
+  // Returns the call behind which a gradient is complete, in whatever way it is made.
+  size_t complete(int32_t value) const {
     const int32_t maker = step_.recording.values[value].maker;
     auto last = static_cast<size_t>(std::max(0, maker));
     for (size_t c = last + 1; c < pieces_.size(); ++c) {
@@ -127,23 +130,30 @@ class Placing {
 
   void place_buckets() {
     const std::vector<Bucket>& buckets = step_.buckets.all;
-    const bool waits = !step_.updates.each.empty();
-    waited_.assign(buckets.size(), pieces_.empty() ? 0 : pieces_.size() - 1);
+    const int32_t reader = step_.buckets.reader;
+    const bool waits = !step_.updates.each.empty() || reader >= 0;
+    const size_t last = reader > 0 ? static_cast<size_t>(reader) - 1 : behind_.size() - 1;
+    waited_.assign(buckets.size(), last);
     size_t start = 0;
     for (size_t b = 0; b < buckets.size(); ++b) {
       size_t filled = 0;
       for (size_t f = 0; f < buckets[b].fillings.size(); ++f) {
-        filled = std::max(filled, complete(buckets[b].fillings[f].leaf));
+        filled = std::max(filled, complete(buckets[b].fillings[f].value));
         behind_[filled].push_back({Behind::Kind::kFill, b, f});
       }
       start = std::max(start, filled);
       behind_[start].push_back({Behind::Kind::kStart, b});
       if (b == 0 || !waits) continue;
-      behind_[start].push_back({Behind::Kind::kWait, b - 1});
-      waited_[b - 1] = start;
+      place_wait(b - 1, start);
     }
-    if (waits && !buckets.empty()) {
-      behind_.back().push_back({Behind::Kind::kWait, buckets.size() - 1});
+    if (waits && !buckets.empty()) place_wait(buckets.size() - 1, last);
+  }
+
+  void place_wait(size_t bucket, size_t call) {
+    behind_[call].push_back({Behind::Kind::kWait, bucket});
+    waited_[bucket] = call;
+    for (size_t f = 0; f < step_.buckets.all[bucket].fillings.size(); ++f) {
+      if (step_.buckets.reader >= 0) behind_[call].push_back({Behind::Kind::kBack, bucket, f});
     }
   }
 
@@ -166,7 +176,8 @@ class Placing {
   void place_updates() {
     for (size_t u = 0; u < step_.updates.each.size(); ++u) {
       const Update& update = step_.updates.each[u];
-      size_t last = std::max({last_reader_[update.external], complete(update.leaf), last_guard_});
+      const int32_t gradient = step_.recording.gradients[update.leaf].gradient.index;
+      size_t last = std::max({last_reader_[update.external], complete(gradient), last_guard_});
       if (step_.buckets.has(update.leaf)) {
         last = std::max(last, waited_[step_.buckets.of_leaf[update.leaf]]);
       }

@@ -12,10 +12,10 @@ namespace reprise::runtime::internal::graph {
 
 // A Behind is one work that stands behind a call.
 struct Behind {
-  enum class Kind : uint8_t { kFill, kStart, kWait, kUpdate, kShard, kGather, kGathered };
+  enum class Kind : uint8_t { kFill, kStart, kWait, kBack, kUpdate, kShard, kGather, kGathered };
   Kind kind = Kind::kUpdate;
   size_t index = 0;    // of the bucket, or of the update
-  size_t filling = 0;  // of the bucket, for kFill
+  size_t filling = 0;  // of the bucket, for kFill and kBack
 };
 
 // Returns the name of a work of a bucket, such as "fill.layer1.weight", and its position in
@@ -30,6 +30,8 @@ int32_t work_of(const Behind& behind, const step::Buckets& buckets);
 // - If the step has updates, the wait for a bucket stands behind the start of the next one, so that
 //   one sum is always under way while the backward goes on, and two buckets are live. The wait for the
 //   last bucket stands behind the last call. Without updates there are no waits here.
+// - If calls behind the backward use gradients, all waits stand before the first of these calls, and
+//   averages are copied back behind each wait.
 // - The updates of a shard stand behind the wait for its bucket, behind the last call that reads
 //   one of the bucket's parameters, and behind the shard before. The exchange of updated parameters
 //   starts at once, and the wait for it stands behind the start of the next exchange.

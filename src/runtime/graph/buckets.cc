@@ -32,10 +32,12 @@ using step::LeafGradient;
 using step::Memory;
 using step::parameter_names;
 using step::Recording;
+using step::StepValue;
 using step::TensorRef;
 using step::Update;
 using step::Updates;
 using step::Work;
+using step::Works;
 
 namespace {
 
@@ -105,7 +107,7 @@ std::map<int32_t, Moment> accumulations(const Recording& recording) {
   return moments;
 }
 
-void refuse(const std::string& reason) {
+[[noreturn]] void refuse(const std::string& reason) {
   throw InputError("the step cannot be captured for a process group: " + reason);
 }
 
@@ -120,52 +122,87 @@ void refuse_host_reads(const Recording& recording) {
   }
 }
 
-// Refuses calls behind the backward that touch a gradient: it would not be the average yet.
-void refuse_other_users(const Recording& recording, const std::vector<size_t>& leaves) {
-  std::vector<bool> of_gradient(recording.values.size(), false);
-  for (const size_t l : leaves) {
-    int32_t v = recording.gradients[l].gradient.index;
-    for (; v >= 0; v = recording.values[v].previous) {
-      of_gradient[v] = true;
-    }
-  }
-  bool behind = false;
-  for (const Call& call : recording.calls) {
-    behind = behind || call.phase == Phase::kBackward;
-    if (!behind || call.phase == Phase::kBackward) continue;
-    for (const Argument& argument : call.arguments) {
-      for (const TensorRef& ref : argument.tensors) {
-        if (ref.memory != Memory::kValue || argument.shape_only) continue;
-        if (!of_gradient[ref.index]) continue;
-        refuse(fmt::format(
-            "{}{}{} uses a gradient behind the backward, where it is not averaged yet (clipping, "
-            "for example). Do that behind the step, and leave the optimizer outside, too",
-            call.name(), call.place.empty() ? "" : " at ", call.place));
-      }
-    }
-  }
-}
-
-// Returns the leaves whose gradients are averaged, in the order in which the gradients are ready.
-std::vector<size_t> leaves_in_order(const Recording& recording) {
-  const std::map<int32_t, Moment> moments = accumulations(recording);
-  std::vector<std::pair<Moment, size_t>> ready;
+// Returns the leaves whose gradients are averaged.
+std::vector<size_t> averaged_leaves(const Recording& recording) {
+  std::vector<size_t> leaves;
   for (size_t l = 0; l < recording.gradients.size(); ++l) {
     const LeafGradient& leaf = recording.gradients[l];
     if (leaf.input >= 0 || leaf.gradient.memory == Memory::kNone) continue;
     if (leaf.gradient.memory == Memory::kExternal) {
       refuse("a gradient is memory from outside the step: give the step a copy of it");
     }
-    const auto moment = moments.find(leaf.gradient.index);
-    const int32_t maker = recording.values[leaf.gradient.index].maker;
+    leaves.push_back(l);
+  }
+  return leaves;
+}
+
+// Returns the first call behind the backward that uses a gradient of these leaves, or -1. If the step
+// returns a gradient, that counts as a call behind all others.
+int32_t first_reader(const Recording& recording, const std::vector<size_t>& leaves) {
+  std::vector<bool> of_gradient(recording.values.size(), false);
+  for (const size_t l : leaves) {
+    int32_t v = recording.gradients[l].gradient.index;
+    for (; v >= 0; v = recording.values[v].previous) of_gradient[v] = true;
+  }
+  bool behind = false;
+  for (size_t c = 0; c < recording.calls.size(); ++c) {
+    const Call& call = recording.calls[c];
+    behind = behind || call.phase == Phase::kBackward;
+    if (!behind || call.phase == Phase::kBackward) continue;
+    for (const Argument& argument : call.arguments) {
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory != Memory::kValue || argument.shape_only) continue;
+        if (of_gradient[ref.index]) return static_cast<int32_t>(c);
+      }
+    }
+  }
+  const bool returns = std::any_of(
+      recording.outputs.begin(), recording.outputs.end(),
+      [&](const TensorRef& ref) { return ref.memory == Memory::kValue && of_gradient[ref.index]; });
+  return returns ? static_cast<int32_t>(recording.calls.size()) : -1;
+}
+
+std::string reader_text(const Recording& recording, int32_t reader) {
+  if (reader == static_cast<int32_t>(recording.calls.size())) return "what it returns";
+  const Call& call = recording.calls[reader];
+  return call.name() + (call.place.empty() ? "" : " at " + call.place);
+}
+
+// Returns the gradient of a leaf as it is before call `reader`, or as it ends without a reader.
+int32_t value_before(const Recording& recording, size_t leaf, int32_t reader) {
+  const int32_t last = recording.gradients[leaf].gradient.index;
+  if (reader < 0) return last;
+  int32_t value = last;
+  while (value >= 0 && recording.values[value].maker >= reader) {
+    const Call& maker = recording.calls[recording.values[value].maker];
+    if (maker.phase == Phase::kBackward) value = -1;  // It goes on behind the reader.
+    if (value >= 0) value = recording.values[value].previous;
+  }
+  if (value >= 0) return value;
+  refuse(
+      reader_text(recording, reader) +
+      " uses gradients, and another gradient is made behind it, in a backward or in new memory. "
+      "Let all gradients be complete before they are used, and change them in place, as clipping "
+      "does");
+}
+
+// Puts the leaves into the order in which their gradients, which are these values, are ready.
+std::vector<size_t> in_order(const Recording& recording, const std::vector<size_t>& leaves,
+                             const std::vector<int32_t>& value_of_leaf) {
+  const std::map<int32_t, Moment> moments = accumulations(recording);
+  std::vector<std::pair<Moment, size_t>> ready;
+  for (const size_t l : leaves) {
+    const int32_t value = value_of_leaf[l];
+    const auto moment = moments.find(value);
+    const int32_t maker = recording.values[value].maker;
     ready.emplace_back(
         moment != moments.end() ? moment->second : Moment(static_cast<size_t>(maker) + 1, 0), l);
   }
   std::stable_sort(ready.begin(), ready.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<size_t> leaves;
-  for (const auto& [moment, leaf] : ready) leaves.push_back(leaf);
-  return leaves;
+  std::vector<size_t> ordered;
+  for (const auto& [moment, leaf] : ready) ordered.push_back(leaf);
+  return ordered;
 }
 
 Argument of(TensorRef ref) { return {.kind = ArgumentKind::kTensor, .tensors = {std::move(ref)}}; }
@@ -204,7 +241,11 @@ class AddBucket {
                  },
              .arguments = {of(whole())},
              .apart = true});
-    for (const Filling& filling : bucket_.fillings) {
+    for (Filling& filling : bucket_.fillings) {
+      if (buckets_.reader >= 0) {
+        copy_back(filling);
+        continue;
+      }
       TensorRef& average = buckets_.averages[filling.leaf];
       average = {.memory = Memory::kValue, .index = value_, .geometry = filling.geometry};
     }
@@ -261,10 +302,35 @@ class AddBucket {
     return static_cast<int32_t>(step_.works.all.size()) - 1;
   }
 
+  // Returns the gradient as the backward leaves it.
+  TensorRef as_filled(const Filling& filling) const {
+    TensorRef ref = step_.recording.gradients[filling.leaf].gradient;
+    ref.index = filling.value;
+    return ref;
+  }
+
+  // Adds the work that copies the average into the gradient's own memory, as its next version.
+  void copy_back(Filling& filling) {
+    const auto next = static_cast<int32_t>(step_.recording.values.size());
+    const StepValue value = step_.recording.values[filling.value];
+    step_.recording.values.push_back({.bytes = value.bytes, .device = value.device});
+    const auto kernel = [place = filling.geometry](std::vector<c10::IValue>& stack) {
+      const at::Tensor gradient = stack[0].toTensor(), memory = stack[1].toTensor();
+      gradient.copy_(step::tensor_on(memory.storage(), place));
+      stack.clear();
+    };
+    filling.back = static_cast<int32_t>(step_.works.all.size());
+    step_.works.all.push_back({.name = "average",
+                               .kernel = kernel,
+                               .arguments = {of(as_filled(filling)), of(whole())},
+                               .overwrites = {{next, filling.value}}});
+    buckets_.average_of[filling.value] = next;
+  }
+
   void fill(Filling& filling) {
     const LeafGradient& leaf = step_.recording.gradients[filling.leaf];
     filling.geometry = geometry(filling);
-    std::vector<Argument> arguments{of(leaf.gradient)};
+    std::vector<Argument> arguments{of(as_filled(filling))};
     if (value_ >= 0) arguments.push_back(of(whole()));
     const auto kernel = [averager = averager_, leaf, place = filling.geometry,
                          elements = bucket_.elements](std::vector<c10::IValue>& stack) {
@@ -288,6 +354,40 @@ class AddBucket {
   int32_t value_ = -1;
 };
 
+// Returns the works of call `first` and of those behind it, in whatever way they run. -1 has none.
+std::vector<int32_t> works_from(const RewrittenStep& step, int32_t first) {
+  std::vector<int32_t> works;
+  if (first < 0) return works;
+  for (auto c = static_cast<size_t>(first); c < step.recording.calls.size(); ++c) {
+    works.push_back(static_cast<int32_t>(c));
+    if (step.works.rerun[c] >= 0) works.push_back(step.works.rerun[c]);
+  }
+  for (const rewrite::CallVariant& variant : step.alternatives.variants) {
+    if (variant.call >= first) works.push_back(variant.work);
+  }
+  for (const rewrite::CallRealization& realization : step.alternatives.realizations) {
+    for (const rewrite::CallRealization::Piece& piece : realization.pieces) {
+      if (std::max(piece.of, piece.after) < first) continue;
+      works.insert(works.end(), piece.works.begin(), piece.works.end());
+    }
+  }
+  return works;
+}
+
+// Lets these works use the average of each gradient in its place.
+void read_averages(Works& all, const std::vector<int32_t>& works, const Buckets& buckets) {
+  for (const int32_t w : works) {
+    Work& work = all.all[w];
+    for (Argument& argument : work.arguments) {
+      for (TensorRef& ref : argument.tensors) ref = buckets.averaged(std::move(ref));
+    }
+    for (auto& [now, before] : work.overwrites) {
+      const auto found = buckets.average_of.find(before);
+      if (found != buckets.average_of.end()) before = found->second;
+    }
+  }
+}
+
 }  // namespace
 
 Buckets find_buckets(const Recording& recording, const Updates& updates,
@@ -295,9 +395,17 @@ Buckets find_buckets(const Recording& recording, const Updates& updates,
   Buckets buckets;
   if (options.group.empty()) return buckets;
   refuse_host_reads(recording);
-  const std::vector<size_t> leaves = leaves_in_order(recording);
+  std::vector<size_t> leaves = averaged_leaves(recording);
   if (leaves.empty()) refuse("no parameter gets a gradient in it, so there is nothing to average");
-  refuse_other_users(recording, leaves);
+  buckets.reader = first_reader(recording, leaves);
+  if (buckets.reader >= 0 && options.shard_optimizer) {
+    refuse(reader_text(recording, buckets.reader) +
+           " uses gradients behind the backward, and with shard_optimizer the averages are not "
+           "gradients any more. Leave shard_optimizer off");
+  }
+  std::vector<int32_t> value_of_leaf(recording.gradients.size(), -1);
+  for (const size_t l : leaves) value_of_leaf[l] = value_before(recording, l, buckets.reader);
+  leaves = in_order(recording, leaves, value_of_leaf);
   std::vector<BucketPiece> pieces;
   std::vector<at::Tensor> parameters;
   for (const size_t l : leaves) {
@@ -318,8 +426,11 @@ Buckets find_buckets(const Recording& recording, const Updates& updates,
     for (const size_t p : members) {
       buckets.of_leaf[leaves[p]] = static_cast<int32_t>(buckets.all.size()) - 1;
       const int64_t elements = elements_of(recording.gradients[leaves[p]].gradient.geometry);
-      bucket.fillings.push_back(
-          {.leaf = leaves[p], .offset = bucket.elements, .elements = elements, .name = names[p]});
+      bucket.fillings.push_back({.leaf = leaves[p],
+                                 .offset = bucket.elements,
+                                 .elements = elements,
+                                 .value = value_of_leaf[leaves[p]],
+                                 .name = names[p]});
       bucket.elements += elements;
     }
   }
@@ -330,9 +441,12 @@ Buckets find_buckets(const Recording& recording, const Updates& updates,
 void add_buckets(RewrittenStep& step, Buckets buckets, const std::shared_ptr<Averager>& averager,
                  const std::shared_ptr<Updater>& updater) {
   if (buckets.all.empty()) return;
-  buckets.averages.resize(step.recording.gradients.size());
-  for (size_t b = 0; b < buckets.all.size(); ++b)
+  const std::vector<int32_t> readers = works_from(step, buckets.reader);
+  if (buckets.reader < 0) buckets.averages.resize(step.recording.gradients.size());
+  for (size_t b = 0; b < buckets.all.size(); ++b) {
     AddBucket(step, buckets, b, averager, updater).run();
+  }
+  read_averages(step.works, readers, buckets);
   std::vector<Argument> averages;
   for (const Update& update : step.updates.each) {
     averages.push_back(of(buckets.gradient(step.recording, update.leaf)));

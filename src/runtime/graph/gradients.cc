@@ -57,7 +57,7 @@ std::vector<Delivery> deliveries(const RewrittenStep& step, bool averaged, const
     Delivery& next = all.emplace_back();
     next.target = target_of(leaf, inputs);
     next.arrival = leaf.arrival;
-    const TensorRef& gradient = step.buckets.gradient(recording, l);
+    const TensorRef gradient = step.buckets.gradient(recording, l);
     if (gradient.memory == Memory::kNone) continue;
     next.gradient = replay.tensor(gradient);
     next.replaces = averaged && step.buckets.has(l);

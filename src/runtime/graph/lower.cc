@@ -90,7 +90,7 @@ class Lowering {
     }
     add_choices();
     // Shards have one order, because the sums and exchanges of all ranks have one.
-    if (!step_.buckets.sharded) add_waits();
+    if (!step_.buckets.sharded && step_.buckets.reader < 0) add_waits();
     if (!updates_.each.empty() && !step_.buckets.sharded) add_optimizer();
     for (const TensorRef& ref : results()) {
       if (ref.memory == Memory::kValue) {
@@ -103,7 +103,8 @@ class Lowering {
  private:
   // Returns the outputs and the gradients as the step leaves them.
   std::vector<TensorRef> results() const {
-    std::vector<TensorRef> all = recording_.outputs;
+    std::vector<TensorRef> all;
+    for (const TensorRef& ref : recording_.outputs) all.push_back(step_.buckets.averaged(ref));
     std::vector<bool> used_up(recording_.gradients.size(), false);
     for (const Update& update : updates_.each) used_up[update.leaf] = true;
     for (size_t l = 0; l < recording_.gradients.size(); ++l) {
@@ -122,6 +123,9 @@ class Lowering {
     };
     for (const TensorRef& ref : recording_.outputs) want(ref);
     for (const LeafGradient& leaf : recording_.gradients) want(leaf.gradient);
+    for (const step::Bucket& bucket : step_.buckets.all) {
+      for (const Filling& filling : bucket.fillings) wanted[filling.value] = true;
+    }
     for (size_t c = recording_.calls.size(); c-- > 0;) {
       const Call& call = recording_.calls[c];
       const std::vector<int32_t> writes = values_written(works_.all[c]);
@@ -285,7 +289,7 @@ class Lowering {
   void add_behind(const Behind& behind) {
     if (behind.kind == Behind::Kind::kUpdate) return add_update(updates_.each[behind.index]);
     const OpIndex op = add_bucket_op(behind);
-    if (behind.kind == Behind::Kind::kWait) update_ops_.push_back(op);
+    if (behind.kind == Behind::Kind::kWait && step_.buckets.reader < 0) update_ops_.push_back(op);
     if (behind.kind != Behind::Kind::kShard) return;
     for (const Filling& filling : step_.buckets.all[behind.index].fillings) {
       take(result_.graph.ops.back().variants[0], updates_.each[filling.update]);

@@ -98,6 +98,7 @@ class Meter {
         const std::vector<int32_t>& variants = lowered_.works[op];
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
+          if (works_.all[work].apart && k == 0) replay_.keep_results(works_.all[work]);
           if (works_.all[work].apart || (k > 0 && times_.repeats(work) > 0)) continue;
           measure(work, k == 0, has_alternatives_[op] || !has_walks_in_order());
         }
@@ -311,7 +312,10 @@ class Meter {
 
     void run(const RunAction& step) override {
       const auto work = static_cast<size_t>(meter_.lowered_.works[step.op][step.variant]);
-      if (meter_.works_.all[work].apart) return;
+      // The next works find what it would have written over as it was.
+      if (meter_.works_.all[work].apart) {
+        return meter_.replay_.keep_results(meter_.works_.all[work]);
+      }
       const TimedRun time = time_run(meter_.recording_.device, [&] { meter_.replay_.run(step); });
       times.emplace_back(work, time);
     }

@@ -315,7 +315,7 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
 Tensors StepState::outputs_now() {
   Tensors outputs;
   for (const TensorRef& ref : recording().outputs) {
-    outputs.push_back(captured().replay.tensor(ref));
+    outputs.push_back(captured().replay.tensor(captured().program.step.buckets.averaged(ref)));
   }
   return outputs;
 }

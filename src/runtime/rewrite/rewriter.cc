@@ -57,7 +57,7 @@ Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buck
   }
   for (const Bucket& bucket : buckets.all) {
     for (const Filling& filling : bucket.fillings) {
-      mark(recording_.gradients[filling.leaf].gradient, is_used_up_);
+      is_used_up_[filling.value] = true;
     }
   }
 }
