@@ -118,6 +118,8 @@ def micro_batches(
     process_group: Any = None,
     bucket_cap_mb: float | None = None,
     shard_optimizer: bool = False,
+    other_devices: Sequence[torch.device | str] = (),
+    share_work: Any = None,
     **keywords: Any,
 ) -> MicroBatchedStep:
     """Captures and plans a whole training step in parts along the batch.
@@ -172,6 +174,8 @@ def micro_batches(
             averaged, as by accumulation with `no_sync()`. `parts` is a single number then.
         bucket_cap_mb: As for `capture()`.
         shard_optimizer: As for `capture()`.
+        other_devices: As for `capture()`.
+        share_work: As for `capture()`. `parts` is a single number then.
         **keywords: The keyword arguments that the functions are recorded with.
 
     Returns:
@@ -227,6 +231,8 @@ def micro_batches(
             process_group=process_group,
             bucket_cap_mb=bucket_cap_mb,
             shard_optimizer=shard_optimizer,
+            other_devices=tuple(other_devices),
+            share_work=share_work,
         ),
         sample,
         keywords,
