@@ -1,9 +1,8 @@
-"""Capabilities, one row each, and a small step on which any of them meet."""
+"""A small step on which capabilities meet: trained plainly, and within a budget."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import pathlib
 import time
 from collections.abc import Callable
@@ -12,198 +11,14 @@ from typing import Any
 import reprise
 import torch
 import torch.distributed as dist
+from capabilities import BY_NAME, GRAPH, MAX_NORM, Options, device_of, ranks_of, rows_of
 from test_shared_steps import favouring
 from torch import nn
 from torch.nn import functional as F
 
-ROWS, WIDTH, CLASSES, CALLS, MAX_NORM = 256, 64, 8, 4, 0.05
+ROWS, WIDTH, CLASSES, CALLS = 256, 64, 8, 4
 SLACK = 30_000  # bytes above the smallest budget
 SEARCH = 0.05  # seconds
-Options = dict[str, Any]
-
-
-def no_options(case: Case) -> Options:
-    return {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A capability: what it asks for, what it changes, and how to see that it did something.
-
-    Attributes:
-        name: Its name in the tables.
-        used: Says whether a captured step has made use of it, behind a call.
-        needs: The capabilities without which it cannot be asked for.
-        capture: Returns the options of `capture()`.
-        plan: Returns the options of `plan()`.
-        chain: Returns the options of `remat()`. None stands for those of `capture()` and `plan()`.
-        online: The same for `online()`.
-        ranks: 2 if it takes a process group.
-        device: The device of model and batch.
-        change: What it changes in the step or in the loop, see `Case`.
-    """
-
-    name: str
-    used: Callable[[Case], bool]
-    needs: tuple[str, ...] = ()
-    capture: Callable[[Case], Options] = no_options
-    plan: Callable[[Case], Options] = no_options
-    chain: Callable[[Case], Options] | None = None
-    online: Callable[[Case], Options] | None = None
-    ranks: int = 1
-    device: str = "cpu"
-    change: str = ""
-
-
-def fast(memory: str) -> Options:
-    """Returns a machine on which moving costs next to nothing, so that plans move."""
-    return {
-        "format": "reprise.machine",
-        "version": 1,
-        "memories": [{"name": "device"}, {"name": memory}],
-        "channels": [
-            {"from": a, "to": b, "bytes_per_second": 100_000_000_000, "latency_ns": 0}
-            for a, b in (("device", memory), (memory, "device"))
-        ],
-    }
-
-
-def far_memory(case: Case) -> Options:
-    if case.device == "cpu":
-        return {"offload": f"disk:{case.folder}", "machine": fast("disk")}
-    return {"offload": "host", "machine": fast("host")}
-
-
-def made_values_move(case: Case) -> bool:
-    """Says whether the plan in force copies a value that has no home, which the step makes."""
-    homes = {value.id: value.home for value in case.step.graph.values}
-    actions = case.step.planned.plan.actions
-    return any(action.kind == "copy" and homes[action.id] == "" for action in actions)
-
-
-def is_away(tensors: list[Any]) -> bool:
-    """Says whether reading one of the tensors is refused."""
-    for tensor in tensors:
-        try:
-            tensor.sum()
-        except RuntimeError:
-            return True
-    return False
-
-
-def states(case: Case) -> list[Any]:
-    fields = [f for p in case.trained for f in dict(case.optimizer.state.get(p, {})).values()]
-    return [field for field in fields if field.dim() > 0]
-
-
-def sums_gradients(case: Case) -> bool:
-    return any("allreduce.start" in action.id for action in case.step.planned.plan.actions)
-
-
-VALUES, STATE, PARAMETERS = "values away", "optimizer's state away", "parameters away"
-INSIDE, GROUP, SHARDS = "optimizer inside", "process group", "sharded optimizer"
-SHARED, DEVICES, GRAPH = "shared work", "other devices", "device graph"
-READS, PARTS, AGAIN = "host reads and outcomes", "micro-batches", "recapture"
-CLIPS, SAVES = "clipping", "saved state"
-
-ALL = [
-    Row(
-        VALUES,
-        made_values_move,
-        plan=far_memory,
-        chain=lambda case: far_memory(case) | {"planner": "save_on_cpu"},
-    ),
-    Row(
-        STATE,
-        lambda case: is_away(states(case)),
-        needs=(VALUES, INSIDE),
-        plan=lambda case: {"offload_optimizer": True},
-    ),
-    Row(
-        PARAMETERS,
-        lambda case: is_away([p.detach() for p in case.model.parameters()]),
-        needs=(VALUES,),
-        plan=lambda case: {"offload_parameters": True},
-    ),
-    Row(
-        INSIDE,
-        lambda case: bool(case.optimizer.state) and all(p.grad is None for p in case.trained),
-        capture=lambda case: {"optimizer": case.optimizer},
-        online=no_options,
-        change="inside",
-    ),
-    Row(
-        GROUP,
-        sums_gradients,
-        capture=lambda case: {"process_group": case.group},
-        chain=no_options,
-        online=no_options,
-        ranks=2,
-        change="averages",
-    ),
-    Row(
-        SHARDS,
-        lambda case: 0 < len(case.optimizer.state) < len(case.trained),
-        needs=(GROUP, INSIDE),
-        capture=lambda case: {"shard_optimizer": True},
-        ranks=2,
-    ),
-    Row(
-        SHARED,
-        lambda case: any(a.variant.startswith("shared/") for a in case.step.planned.plan.actions),
-        capture=lambda case: {"share_work": case.group},
-        chain=lambda case: {"process_group": case.group, "alternatives": []},
-        ranks=2,
-        change="shares",
-    ),
-    Row(
-        DEVICES,
-        lambda case: sum(each.runs for each in case.step.report().other_devices) > 0,
-        capture=lambda case: {"other_devices": ["sim:1"]},
-        device="sim:0",
-    ),
-    Row(
-        GRAPH,  # A step that cannot run as a graph runs operation by operation, and says why.
-        lambda case: case.step.report().graphed > 0 or case.step.report().no_device_graph != "",
-        plan=lambda case: {"device_graph": True},
-        device="sim:0",
-    ),
-    Row(
-        READS,
-        lambda case: case.step.outcomes == 2,
-        capture=lambda case: {"on_miss": "recapture"},
-        chain=no_options,
-        online=no_options,
-        change="reads",
-    ),
-    Row(
-        PARTS,
-        lambda case: case.step.parts == 2,
-        chain=no_options,
-        online=no_options,
-        change="parts",
-    ),
-    Row(
-        AGAIN,
-        lambda case: sum(each.work == "capture" for each in case.step.report().overheads) > 1,
-        capture=lambda case: {"on_miss": "recapture"},
-        chain=no_options,
-        online=no_options,
-        change="shapes",
-    ),
-    Row(
-        CLIPS,
-        lambda case: case.norm > MAX_NORM,
-        chain=no_options,
-        online=no_options,
-        change="clips",
-    ),
-    Row(SAVES, lambda case: case.loaded, chain=no_options, online=no_options, change="saves"),
-]
-BY_HAND = "accumulation in the captured function"
-OTHERS = [Row(BY_HAND, lambda case: True, change="by hand")]
-BY_NAME = {row.name: row for row in ALL + OTHERS}
-PAIRS = list(itertools.combinations([row.name for row in ALL], 2))
 
 
 class Doubles(nn.Module):
@@ -249,23 +64,6 @@ def left(model: Any, optimizer: Any) -> list[Any]:
     return [*[p.detach().clone() for p in parameters], states]
 
 
-def rows_of(names: tuple[str, ...]) -> list[Row]:
-    """Returns the rows of capabilities, and of those that they need."""
-    asked = set(names)
-    while more := {need for name in asked for need in BY_NAME[name].needs} - asked:
-        asked |= more
-    return [row for row in BY_NAME.values() if row.name in asked]
-
-
-def ranks_of(names: tuple[str, ...]) -> int:
-    return max(row.ranks for row in rows_of(names))
-
-
-def device_of(names: tuple[str, ...]) -> str:
-    """Returns the device of model and batch. With ranks it is the CPU, because Gloo is for it."""
-    return "cpu" if ranks_of(names) > 1 else max(row.device for row in rows_of(names))
-
-
 def accumulate(model: Any, changes: frozenset[str], x: Any, y: Any) -> tuple[Any, ...]:
     """Does one step as one would write it: accumulation, averages, clipping."""
     parts, losses = 2 if changes & {"parts", "by hand"} else 1, []
@@ -297,7 +95,13 @@ class Case:
     """Some capabilities together: trained plainly, and by a captured step within a budget."""
 
     graph = True  # The mode.
+    group: Any
+    model: Any
+    trained: list[Any]
+    optimizer: Any
     step: Any  # It is called in the loop.
+    loaded: bool  # from a saved state
+    norm: float  # of the gradients of the last step
 
     def __init__(
         self, names: tuple[str, ...], folder: pathlib.Path, rank: int = 0, group: Any = None
@@ -388,6 +192,7 @@ class Case:
             if "saves" in self.changes and call == CALLS // 2:
                 self.go_on_elsewhere()
             x, y = self.batch(call)
+            self.settle()
             loss, *norm = self.step(x, y)
             found += [each.detach().clone() for each in (loss, *norm)]
             self.norm = float(norm[0]) if norm else 0.0
@@ -403,7 +208,9 @@ class Case:
     def check_peak(self) -> None:
         report = self.step.report()
         peaks = report.predicted_peak_bytes, report.measured_peak_bytes
-        assert peaks[0] == peaks[1] <= report.budget_bytes, f"{peaks}, {report.budget_bytes}"
+        assert peaks[0] == peaks[1] <= report.budget_bytes, (
+            f"peaks {peaks} in a budget of {report.budget_bytes}"
+        )
 
     def uses(self, name: str) -> bool:
         return BY_NAME[name].used(self)
@@ -462,104 +269,6 @@ def sharing(step: Any) -> Any:
         ).to_json()
     dist.broadcast_object_list(told)
     return reprise.Plan.from_json(told[0])
-
-
-class Chain(Case):
-    """The capabilities with chain mode: the model is planned, and the loop around it is plain."""
-
-    graph = False
-
-    def make(self) -> Any:
-        capture, plan = self.options()
-        options: Options = {"time_limit": SEARCH, "output_held": False}
-        for row in self.rows:
-            options |= capture | plan if row.chain is None else row.chain(self)
-        if "averages" in self.changes:
-            options.pop("process_group", None)
-        stages, (x, _) = list(self.model), self.batch(0)
-        try:
-            reprise.remat(stages, x, module=self.model, budget=1, **options)
-        except reprise.BudgetError as error:
-            smallest = error.requested
-        budget = smallest + SLACK // 8
-        # The gradients of one part are there in the next one, and DDP has buckets for them.
-        if self.changes & {"parts", "averages"}:
-            budget += sum(p.nbytes for p in self.trained)
-        self.chain = reprise.remat(stages, x, module=self.model, budget=budget, **options)
-        whole = self.averaging(self.chain)
-        return step_of(whole, self.changes)
-
-    def check_peak(self) -> None:
-        report: Any = self.chain.report()
-        peaks = report.predicted_peak_bytes, report.measured_peak_bytes
-        assert peaks[0] == peaks[1] <= report.budget_bytes, f"{peaks}, {report.budget_bytes}"
-
-    def is_close(self, found: list[Any], expected: list[Any]) -> bool:
-        return SHARED in self.names and close(found, expected)
-
-    def uses(self, name: str) -> bool:
-        plan = self.chain.planned.plan
-        assert plan is not None
-        if name == SHARED:
-            return any(action.variant == "shared" for action in plan.actions)
-        return name != VALUES or self.chain.report().moved_out_bytes > 0
-
-    def fetch(self) -> None:
-        pass
-
-    def note(self) -> str:
-        return ""
-
-
-class Online(Case):
-    """The capabilities with online mode: the plain step runs inside of it."""
-
-    graph = False
-
-    def make(self) -> Any:
-        capture, plan = self.options()
-        options: Options = {}
-        for row in self.rows:
-            options |= capture | plan if row.online is None else row.online(self)
-        whole = self.averaging(self.model)
-        self.online = reprise.online(budget=self.budget(), **options)
-
-        def step(x: Any, y: Any) -> Any:
-            with self.online:
-                result = accumulate(whole, self.changes, x, y)
-                if "inside" in self.changes:
-                    self.optimizer.step()
-                    self.optimizer.zero_grad()
-            return result
-
-        return step
-
-    def budget(self) -> int:
-        """Returns the smallest budget of a row in which the first step runs, with its state."""
-        x, y = self.batch(0)
-        state = sum(2 * p.nbytes for p in self.trained)
-        for budget in itertools.count(reprise.live_bytes(), SLACK // 8):
-            try:
-                with reprise.online(budget=budget):
-                    accumulate(self.model, self.changes, x, y)
-            except reprise.BudgetError:
-                continue
-            self.optimizer.zero_grad()
-            return budget + state + SLACK // 4
-        raise AssertionError
-
-    def check_peak(self) -> None:
-        report = self.online.report()
-        assert report.budget_bytes is None or report.measured_peak_bytes <= report.budget_bytes
-
-    def uses(self, name: str) -> bool:
-        return self.online.report().evictions > 0
-
-    def fetch(self) -> None:
-        pass
-
-    def note(self) -> str:
-        return ""
 
 
 def close(one: Any, other: Any) -> bool:

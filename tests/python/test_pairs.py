@@ -5,13 +5,13 @@ REPRISE_WRITE_DOCS=1 writes the page anew.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import gc
 import json
 import os
 import pathlib
 import re
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ import pipelines  # noqa: E402
 import reprise  # noqa: E402
 import test_fsdp  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from combinations import (  # noqa: E402
+from capabilities import (  # noqa: E402
     ALL,
     BY_HAND,
     CLIPS,
@@ -34,14 +34,12 @@ from combinations import (  # noqa: E402
     INSIDE,
     PAIRS,
     VALUES,
-    Case,
-    Chain,
-    Online,
     fast,
-    outcome,
     ranks_of,
     rows_of,
 )
+from combinations import Case, outcome  # noqa: E402
+from combined_modes import Chain, Online  # noqa: E402
 from conftest import SOURCE  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
@@ -98,7 +96,7 @@ def on_devices(names: tuple[str, ...]) -> bool:
 
 def questions(ranks: int, devices: bool) -> list[Question]:
     everything = [("graph", names) for names in [*SINGLE, *PAIRS, *THREE]]
-    # The simulated devices stand before the CPU's allocator, so that online mode evicts nothing.
+    # Online mode evicts memory of the CPU's allocator, and simulated devices put theirs before it.
     others = [(mode, names) for mode in ("chain", "online") for names in SINGLE]
     return [
         (mode, names)
@@ -177,8 +175,6 @@ def work(rank: int, root: str, devices: bool) -> None:
         own.mkdir()
         for question in questions(1, devices)[rank::2]:  # Each rank takes every second one.
             answers[question] = answer(question, own, group=alone)
-    if os.environ.get("PAIRS_TIME"):
-        print(rank, devices, time.process_time(), flush=True)
     path = folder / f"answers-{devices}-{rank}.json"
     path.write_text(json.dumps([[*question, text] for question, text in answers.items()]))
 
@@ -204,9 +200,9 @@ def all_answers(folder: pathlib.Path) -> Answers:
 
 def worse(one: str, other: str) -> str:
     """Returns the answer of the rank that says more: a fault, or a reason of its own."""
-    return max(
-        one, other, key=lambda text: (text.startswith("wrong"), "PeerError" not in text, text)
-    )
+    if one.startswith("wrong") and other.startswith("wrong"):
+        return f"{one}; {other}"
+    return max(one, other, key=lambda text: (text.startswith("wrong"), "Peer" not in text, text))
 
 
 def cleaned(text: str) -> str:
@@ -273,8 +269,8 @@ class Tables:
         by_operation = sum(text.startswith("by operation") for text in texts)
         works = texts.count("") + by_operation
         return (
-            f"Of the {len(PAIRS)} pairs {works} work, {by_operation} of them with a device graph "
-            f"that is not there, and {len(PAIRS) - works} are refused."
+            f"{works} of the {len(PAIRS)} pairs work; {by_operation} of these ask for a device "
+            f"graph and run operation by operation.\n{len(PAIRS) - works} pairs are refused."
         )
 
 
@@ -283,11 +279,10 @@ def page(text: str, answers: Answers) -> str:
     tables = Tables(answers)
     made = [(name, getattr(tables, name)()) for name in ("count", "pairs", "modes", "three")]
     for name, part in [*made, ("refusals", tables.refusals())]:
-        pattern = rf"(<!-- {name}: [^\n]* -->\n)(?:(?!<!-- end -->).)*(<!-- end -->)"
-        text, found = re.subn(
-            pattern, lambda m, part=part: f"{m[1]}{part}\n{m[2]}", text, count=1, flags=re.DOTALL
-        )
-        assert found == 1, f"{PAGE} has no mark of the table {name}"
+        begin, end = f"<!-- {name}: made by tests/python/test_pairs.py -->\n", "<!-- end -->"
+        assert text.count(begin) == 1, f"{PAGE} has no mark of the table {name}"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{part}\n{end}{rest.partition(end)[2]}"
     return text
 
 
@@ -302,3 +297,53 @@ def test_the_page_says_what_works_together(tmp_path: pathlib.Path) -> None:
         PAGE.write_text(expected, encoding="utf-8")
         return
     assert before.splitlines() == expected.splitlines(), "REPRISE_WRITE_DOCS=1 writes it anew"
+
+
+class OtherBits(Case):
+    def plainly(self) -> list[Any]:
+        found = super().plainly()
+        return [found[0] + 1e-6, *found[1:]]
+
+
+class OtherPeak(Case):
+    def check_peak(self) -> None:
+        self.step = _MoreMemory(self.step)
+        super().check_peak()
+
+
+class _MoreMemory:
+    def __init__(self, step: Any) -> None:
+        self._step = step
+
+    def report(self) -> Any:
+        found = self._step.report()
+        return dataclasses.replace(found, measured_peak_bytes=found.measured_peak_bytes + 64)
+
+
+class Idle(Case):
+    def uses(self, name: str) -> bool:
+        return False
+
+
+# These run behind the test above, whose simulated devices have to be there before any backward.
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize(
+    ("kind", "words"), [(OtherBits, "other bits"), (OtherPeak, "budget"), (Idle, "used were only")]
+)
+def test_what_is_wrong_is_found(kind: type[Case], words: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(AssertionError, match=words):
+        outcome(kind((CLIPS,), tmp_path))
+
+
+def test_the_page_follows_the_answers() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    everything = [(mode, names) for mode in MODES for names in [*SINGLE, *PAIRS, *THREE]]
+    answers = dict.fromkeys([*everything, *WHOLE.values()], "")
+    works = page(text, answers)
+    assert "| no 1 |" in text
+    assert "| no 1 |" not in works
+    answers["graph", PAIRS[0]] = "InputError: the step cannot have a process group (group): no"
+    assert "| no 1 |" in page(text, answers)
+    answers["graph", PAIRS[0]] = "InputError: nobody knows why"
+    with pytest.raises(AssertionError, match="0 of REASONS"):
+        page(text, answers)
