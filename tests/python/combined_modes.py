@@ -32,6 +32,8 @@ class Chain(Case):
         if self.changes & {"parts", "averages"}:
             budget += SLACK + sum(p.nbytes for p in self.trained)
         self.chain = reprise.remat(stages, x, module=self.model, budget=budget, **options)
+        # Before the second forward DDP exchanges the order of its buckets, which Gloo frees later.
+        self.chain.register_forward_pre_hook(lambda *_: self.settle())
         whole = self.averaging(self.chain)
         return step_of(whole, self.changes)
 
