@@ -251,21 +251,25 @@ def sharing(step: Any) -> Any:
     """Returns rank 0's plan, which shares out what it can."""
     told: list[Any] = [None]
     if dist.get_rank() == 0:
+        machine = step.machine()
+        problem = favouring(step.graph, "shared")
+        options: Options = {"time_limit": SEARCH, "machine": machine}
+        options["planner"] = "graph_levels" if machine else "graph"
         budget = step.planned.budget_bytes
-        found = reprise.plan(
-            favouring(step.graph, "shared"), planner="graph", time_limit=SEARCH, budget=budget
-        ).plan
+        if machine:  # Values move where they have to.
+            smallest = reprise.plan(problem, budget=1, **options).smallest_budget_bytes
+            budget = min(budget, smallest + SLACK)
+        found = reprise.plan(problem, budget=budget, **options).plan
         assert found is not None
-        cost = reprise.simulate(step.graph, found)
+        cost = reprise.simulate(step.graph, found, machine=machine)
         told[0] = dataclasses.replace(
-            step.planned.plan,
-            planner=found.planner,
-            schedule_class=found.schedule_class,
+            found,
+            problem=step.planned.plan.problem,
+            baseline=step.planned.plan.baseline,
             termination="feasible",
             lower_bound_ns=0,
             peak_bytes=cost.peak_bytes,
             time_ns=cost.time_ns,
-            actions=found.actions,
         ).to_json()
     dist.broadcast_object_list(told)
     return reprise.Plan.from_json(told[0])

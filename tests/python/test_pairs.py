@@ -55,8 +55,12 @@ Answers = dict[Question, str]
 
 # Why a refusal is one. Each message has a row, and the row says whether it could be otherwise.
 REASONS = {
-    "the values of a step of a process group stay": (
-        "Not built. A plan is made for one machine: for the link of the group, or for the memory."
+    "with shard_optimizer each rank has the state": (
+        "Not built. What lies in another memory is the same on all ranks, and shards are not."
+    ),
+    "with shard_optimizer the averages are not gradients": (
+        "Not built. Each rank updates its shard from the averages in the bucket, and these are not "
+        "clipped."
     ),
     "cannot have a process group that averages": (
         "Not built for two groups. Within one group nothing is left to average: its ranks compute "
@@ -68,24 +72,11 @@ REASONS = {
     "cannot have an optimizer inside": (
         "Not built. Updates are not tried on the other devices at the capture, as operations are."
     ),
-    r"cannot have a process group \(group\)": (
-        "Not built. A plan is made for one machine: for the devices, or for the link of the group."
-    ),
     "cannot have other_devices": (
         "Not built. A plan is made for one machine: for the devices, or for the ranks."
     ),
-    "not captured again when something differs": (
-        "Not built. The ranks would have to agree on a new capture before each call."
-    ),
-    "uses a gradient behind the backward": (
-        "Not built. The waits for the sums stand at the end of the step or before the updates, and "
-        "not before the clipping."
-    ),
     "has no place behind the": (
         "Not built. Accumulation can be written in the captured function, see the third table."
-    ),
-    "values of a model that several ranks plan together do not move": (
-        "Not built. The ranks agree on bytes and times of stages, and not on those of copies."
     ),
 }
 
@@ -342,7 +333,7 @@ def test_the_page_follows_the_answers() -> None:
     works = page(text, answers)
     assert "| no 1 |" in text
     assert "| no 1 |" not in works
-    answers["graph", PAIRS[0]] = "InputError: the step cannot have a process group (group): no"
+    answers["graph", PAIRS[0]] = "InputError: the step cannot have an optimizer inside: no"
     assert "| no 1 |" in page(text, answers)
     answers["graph", PAIRS[0]] = "InputError: nobody knows why"
     with pytest.raises(AssertionError, match="0 of REASONS"):

@@ -107,9 +107,10 @@ struct CaptureOptions {
   // have on rank 0. Buffers are not copied after that.
   //
   // A rank that fails lets all others fail within the timeout of the group, by a PeerError
-  // (reprise/runtime/peer_error.h). Nobody can use the step any more then. With a group, a step may
-  // not read numbers on the host. With OnMiss::kRecapture the ranks ask each other before each run
-  // whether something differs, and capture together.
+  // (reprise/runtime/peer_error.h). Nobody can use the step any more then. With OnMiss::kRecapture
+  // the ranks ask each other before each run whether something differs, and capture together. Where
+  // the step reads a number on the host, all ranks have to read the same one: they ask each other
+  // then, and a difference is an InputError on all of them.
   std::string group = {};
   // Gradients are summed in buckets of at least so many bytes. 0 stands for the sizes of
   // DistributedDataParallel: 1 MiB for the first bucket, and 25 MiB for the others.
@@ -136,8 +137,8 @@ struct CaptureOptions {
   // At the capture, parameters and buffers get the bits that they have on rank 0. All ranks call
   // plan() and use() together, have one plan, and run the step the same number of times. Each run
   // begins with a comparison of inputs and random states; ranks that differ all throw InputError.
-  // Failures are those of `group`. It is for the CPU, and for a step that reads no numbers on the
-  // host, without other_devices and without a budget for its capture.
+  // Failures are those of `group`. It is for the CPU, without other_devices and without a budget for
+  // its capture.
   std::string share_work = {};
   // Other devices that may run operations of the step, beside that of its inputs: the CPU, and devices of
   // one other type with their numbers. The capture runs each operation there, too, on copies of its
@@ -150,8 +151,8 @@ struct CaptureOptions {
   // measured ones, and capacities of the other devices. Its memories have the names of the devices
   // ("cuda:0", "cpu"), in this order, and a channel each way between the first one and each other one.
   //
-  // Such a step has no arena, no device graph, no memory to offload to, no process group, no optimizer
-  // inside, and no budget for its capture.
+  // Such a step has no arena, no device graph, no memory to offload to, no optimizer inside, and no
+  // budget for its capture.
   std::vector<c10::Device> other_devices = {};
   // Returns the bytes that the program will take outside of the step and has not taken yet, such as the
   // state that an optimizer makes at its first step. They count as live before each run, so plans leave

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .. import _core
 from .document import Document
@@ -114,6 +114,13 @@ class Plan(Document):
     actions: tuple[Action, ...]
     search: PlanSearch | None = None
     machine: MachineId | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form as a dict, without checking it."""
+        result = super().to_dict()
+        if self.machine is not None:  # Older programs read a plan that moves nothing.
+            result["version"] = 2
+        return result
 
     def __repr__(self) -> str:
         return (

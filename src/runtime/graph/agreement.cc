@@ -16,6 +16,7 @@
 #include "reprise/model/errors.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/distributed/shared_plan.h"
+#include "runtime/step/host_reads.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -73,6 +74,9 @@ std::string description(const StepProgram& program, const std::vector<at::Tensor
     }
   }
   for (const at::Tensor& tensor : tensors) all += '\n' + shape_text(tensor);
+  for (const step::HostRead& read : step::host_reads(program.step.recording)) {
+    all += fmt::format("\nread {}", read.expected);
+  }
   return fmt::format("{} operations, buckets of {} elements, hash {}", structure.ops.size(),
                      fmt::join(elements, ", "), text_sha256(all).substr(0, 16));
 }

@@ -3,14 +3,20 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
+#include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
+
+#include "reprise/model/errors.h"
 
 namespace reprise::runtime::internal::graph {
 
 using step::Arrival;
+using step::HostRead;
 using step::LeafGradient;
+using step::ReadMiss;
 using step::Share;
 
 namespace {
@@ -76,6 +82,34 @@ void Averager::start_gather(size_t bucket, const at::Tensor& memory,
   for (const Share& share : shares) parts.emplace_back(share.offset, share.elements);
   ranks_->start_gather(number_of_gather(bucket), memory, parts, what);
   under_way_.insert(number_of_gather(bucket));
+}
+
+void Averager::agree_on_read(const HostRead& expected, c10::Device device,
+                             const std::function<void()>& guard) const {
+  std::optional<ReadMiss> miss;
+  try {
+    guard();
+  } catch (const ReadMiss& found) {
+    miss = found;
+  }
+  if (running_) {
+    const int64_t found = miss ? miss->found() : expected.expected;
+    std::vector<int64_t> numbers{found, -found};
+    ranks_->maxima(numbers, device, "a number that the step reads on the host");
+    if (numbers[0] != -numbers[1]) {
+      throw InputError(fmt::format(
+          "the ranks of the process group read different numbers ({} and {}), so they would take "
+          "different ways and wait for each other: {}. Average the number over the ranks before "
+          "the step reads it, or read it behind the step",
+          step::text_of(expected, -numbers[1]), step::text_of(expected, numbers[0]),
+          step::describe(expected)));
+    }
+  }
+  if (miss) throw *miss;
+}
+
+void Averager::finish() {
+  while (!under_way_.empty()) wait_for(*under_way_.begin());
 }
 
 void Averager::wait_gather(size_t bucket) { wait_for(number_of_gather(bucket)); }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "reprise/model/units.h"
 #include "runtime/distributed/ranks.h"
 #include "runtime/step/buckets.h"
+#include "runtime/step/host_reads.h"
 #include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::graph {
@@ -41,6 +43,12 @@ class Averager {
   void start_gather(size_t bucket, const at::Tensor& memory, const std::vector<step::Share>& shares,
                     const std::string& what);
   void wait_gather(size_t bucket);
+  // Runs the guard of a host read. In a run of the step, ranks that read another number than the
+  // expected one throw a ReadMiss together, and ranks with different numbers throw InputError.
+  void agree_on_read(const step::HostRead& expected, c10::Device device,
+                     const std::function<void()>& guard) const;
+  // Waits for all sums and exchanges that are under way.
+  void finish();
 
  private:
   std::shared_ptr<distributed::Ranks> ranks_;

@@ -111,17 +111,6 @@ std::map<int32_t, Moment> accumulations(const Recording& recording) {
   throw InputError("the step cannot be captured for a process group: " + reason);
 }
 
-void refuse_host_reads(const Recording& recording) {
-  for (const Call& call : recording.calls) {
-    if (!is_guard(call)) continue;
-    refuse(fmt::format(
-        "it reads a number out of a tensor on the host{}{}, so that ranks may take different ways "
-        "and wait for each other. Compute with the tensor itself, or read the number behind the "
-        "step",
-        call.place.empty() ? "" : " at ", call.place));
-  }
-}
-
 // Returns the leaves whose gradients are averaged.
 std::vector<size_t> averaged_leaves(const Recording& recording) {
   std::vector<size_t> leaves;
@@ -388,13 +377,25 @@ void read_averages(Works& all, const std::vector<int32_t>& works, const Buckets&
   }
 }
 
+// Lets all ranks take the same way behind each number that the step reads on the host.
+void agree_on_reads(RewrittenStep& step, const std::shared_ptr<Averager>& averager) {
+  for (size_t c = 0; c < step.recording.calls.size(); ++c) {
+    if (!is_guard(step.recording.calls[c])) continue;
+    Work& work = step.works.all[c];
+    work.kernel = [averager, kernel = std::move(work.kernel),
+                   read = step::host_read(step.recording.calls[c]),
+                   device = step.recording.device](std::vector<c10::IValue>& stack) {
+      averager->agree_on_read(read, device, [&] { kernel(stack); });
+    };
+  }
+}
+
 }  // namespace
 
 Buckets find_buckets(const Recording& recording, const Updates& updates,
                      const CaptureOptions& options, int ranks) {
   Buckets buckets;
   if (options.group.empty()) return buckets;
-  refuse_host_reads(recording);
   std::vector<size_t> leaves = averaged_leaves(recording);
   if (leaves.empty()) refuse("no parameter gets a gradient in it, so there is nothing to average");
   buckets.reader = first_reader(recording, leaves);
@@ -447,6 +448,7 @@ void add_buckets(RewrittenStep& step, Buckets buckets, const std::shared_ptr<Ave
     AddBucket(step, buckets, b, averager, updater).run();
   }
   read_averages(step.works, readers, buckets);
+  agree_on_reads(step, averager);
   std::vector<Argument> averages;
   for (const Update& update : step.updates.each) {
     averages.push_back(of(buckets.gradient(step.recording, update.leaf)));

@@ -14,7 +14,7 @@ namespace reprise::runtime::internal::graph {
 // Lays out the buckets of the step's parameters, as DistributedDataParallel does, and with
 // options.shard_optimizer divides the parameters among `ranks` ranks. Gradients of inputs are not
 // averaged. Throws InputError, with the reason, for a step whose gradients cannot be averaged:
-// a step that reads numbers on the host, or that makes gradients behind calls that use some.
+// a step that makes gradients behind calls that use some.
 step::Buckets find_buckets(const step::Recording& recording, const step::Updates& updates,
                            const CaptureOptions& options, int ranks);
 

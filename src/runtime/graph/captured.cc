@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/link.h"
 #include "runtime/step/tensors.h"
@@ -98,6 +99,9 @@ std::unique_ptr<Captured> capture_step(const StepFunction& step, const Tensors& 
   if (ranks) {
     agree_on_step(*ranks, program, options);
     agree_on_numbers(*ranks, program, options);
+    if (!options.other_devices.empty()) {
+      distributed::agree_on_machine(*ranks, program.devices, program.step.recording.device);
+    }
     const step::Buckets& buckets = program.step.buckets;
     if (!buckets.all.empty()) {
       program.link = measure_link(*ranks, buckets, program.step.recording.device);

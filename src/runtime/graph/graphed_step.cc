@@ -37,6 +37,7 @@ std::string why_no_device_graph(const StepProgram& program, const Program& plan)
   if (!device::has_graphs(recording.device)) {
     return "the device " + recording.device.str() + " has no graphs";
   }
+  if (!program.lowered.devices.empty()) return "its operations run on several devices";
   if (!step::host_reads(recording).empty()) {
     return "the step reads numbers on the host, so the host decides how it goes on";
   }

@@ -291,6 +291,7 @@ Nanos sums_bound(const LoweredStep& lowered, const Graph& graph, const Buckets& 
                  const Machine& machine) {
   const std::map<ValueIndex, Sum> sums = sums_of(lowered, buckets);
   const Ancestors ancestors(graph);
+  const bool in_a_row = !has_devices(machine);  // Several devices may share the ops before a sum.
   // The ops that start what the link carries, in their order, and how long it carries each.
   std::vector<std::pair<OpIndex, Nanos>> starts;
   for (size_t o = 0; o < graph.ops.size(); ++o) {
@@ -306,7 +307,8 @@ Nanos sums_bound(const LoweredStep& lowered, const Graph& graph, const Buckets& 
   Nanos bound, carried;
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
     carried += start->second;
-    bound = std::max(bound, ancestors.time_until(start->first) + carried);
+    const Nanos before = in_a_row ? ancestors.time_until(start->first) : Nanos();
+    bound = std::max(bound, before + carried);
   }
   return bound;
 }

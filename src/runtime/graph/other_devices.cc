@@ -164,6 +164,8 @@ class Trial {
         if (auto one = try_on(w, static_cast<int32_t>(m))) tried.push_back(*std::move(one));
       }
     }
+    // What belongs to no call cannot be undone, and stays on the first device.
+    if (const Work& work = step_.works.all[w]; work.apart) return replay_.keep_results(work);
     replay_.run(action);
     if (options_.measure.observer) {
       const double done =
@@ -321,7 +323,6 @@ Exactness agreement(const at::Tensor& first, const at::Tensor& other) {
 
 void require_other_devices(const CaptureOptions& options, c10::Device first) {
   if (options.other_devices.empty()) return;
-  if (!options.group.empty()) refuse_together("a process group (group)");
   if (options.optimizer) refuse_together("an optimizer inside (optimizer)");
   if (!options.budget.unlimited())
     refuse_together("a budget for its capture (CaptureOptions::budget)");

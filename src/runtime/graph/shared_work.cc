@@ -57,18 +57,6 @@ constexpr const char* kShared = "shared";
       "a step whose ranks share out its work (share_work) cannot have {}: leave one out", option));
 }
 
-void refuse_reads_on_host(const Recording& recording) {
-  for (const Call& call : recording.calls) {
-    if (!is_guard(call)) continue;
-    throw InputError(fmt::format(
-        "the ranks cannot share out the work of this step (share_work), because it reads a number "
-        "out of a tensor on the host{}{}: compute with the tensor itself, or read the number "
-        "behind "
-        "the step",
-        call.place.empty() ? "" : " at ", call.place));
-  }
-}
-
 // Returns for each call the works of realizations that the ranks run together, each work once.
 std::vector<std::set<int32_t>> pieces_by_call(const RewrittenStep& step) {
   std::vector<std::set<int32_t>> all(step.recording.calls.size());
@@ -371,7 +359,6 @@ void add_shared_work(const std::shared_ptr<Ranks>& ranks, StepProgram& program,
     throw InputError("ranks share out the work of a step on the CPU alone, and the inputs are on " +
                      program.step.recording.device.str() + ": leave share_work out");
   }
-  refuse_reads_on_host(program.step.recording);
   agree_on_step(*ranks, program, options);
   agree_on_run(*ranks, inputs, /*needs=*/false);
   agree_on_numbers(*ranks, program, options);

@@ -222,7 +222,8 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     if (updater().made_state()) renew_memory();
     place();
   } catch (const ReadMiss& other) {
-    // No update has run, because all of them stand behind the last guard.
+    // No update has run, because all of them stand behind the last guard. All ranks are here.
+    if (const auto& averager = captured().program.averager) averager->finish();
     captured().replay.clear();
     if (homes) homes->undo({});
     random.restore();

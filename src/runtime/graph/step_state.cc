@@ -259,7 +259,8 @@ void StepState::use_devices() {
   const LoweredStep& lowered = captured().program.lowered;
   captured().replay.use_devices(machine);
   const std::vector<Bytes> peaks =
-      own_peaks(lowered, graph(), recording(), *now().plan->result.plan, machine);
+      own_peaks(lowered, graph(), recording(), *now().plan->result.plan,
+                with_link(machine, captured().program.link));
   now().own_peak = peaks.at(0);
   now().other_devices.clear();
   for (size_t m = 1; m < peaks.size(); ++m) {
@@ -272,12 +273,10 @@ void StepState::use_devices() {
 }
 
 transfer::OpenedMemory StepState::devices_machine(StepPlanOptions& wanted) const {
-  if (!wanted.offload.to.empty() || wanted.offload_optimizer || wanted.offload_parameters ||
-      wanted.device_graph) {
+  if (!wanted.offload.to.empty() || wanted.offload_optimizer || wanted.offload_parameters) {
     throw InputError(
         "a step whose operations run on other devices, too (other_devices), moves values between "
-        "them alone and runs as no device graph: leave offload, offload_optimizer, "
-        "offload_parameters and device_graph out");
+        "them alone: leave offload, offload_optimizer and offload_parameters out");
   }
   const Machine& measured = captured().program.devices;
   Machine& machine = wanted.offload.machine;
@@ -299,10 +298,10 @@ transfer::OpenedMemory StepState::devices_machine(StepPlanOptions& wanted) const
 }
 
 transfer::OpenedMemory StepState::memory_for(StepPlanOptions& wanted) const {
-  if (on_several_devices()) return devices_machine(wanted);
   OffloadOptions& asked = wanted.offload;
   // The machine of a plan of this step comes back. The link is not given but measured.
   if (ranks) asked.machine = without_link(std::move(asked.machine));
+  if (on_several_devices()) return devices_machine(wanted);
   if (asked.to.empty()) {
     if (asked.machine.channels.empty()) return {};
     throw InputError(
@@ -408,6 +407,7 @@ void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bo
                     slack, together, KeptNames());
   }
   require(result, fixed, plan_options, storage_bytes(inputs));
+  now().drift = fixed - graph().fixed;  // The ranks have planned beside the largest one.
 }
 
 // Plans after a run the places of the runs that follow.
