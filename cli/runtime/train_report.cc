@@ -120,12 +120,12 @@ std::string train_report_text(const training::TrainReport& report, const TrainLa
                     static_cast<double>(in.bytes_per_second) / 1e9,
                     in.shares >= 0 ? ", in turns" : ""));
   }
-  if (report.optimizer_state_away > Bytes(0)) {
-    row(text, "optimizer's state", "-", format_bytes(report.optimizer_state_away),
+  if (report.homed_state_bytes > Bytes(0)) {
+    row(text, "optimizer's state", "-", format_bytes(report.homed_state_bytes),
         "on the disk between the steps");
   }
-  if (report.parameters_away > Bytes(0)) {
-    row(text, "parameters", "-", format_bytes(report.parameters_away),
+  if (report.homed_parameters_bytes > Bytes(0)) {
+    row(text, "parameters", "-", format_bytes(report.homed_parameters_bytes),
         "on the disk between the steps");
   }
   if (whole > 0) {
@@ -233,11 +233,11 @@ nlohmann::ordered_json train_report_json(const training::TrainReport& report,
     json["waited_ns"] = report.moved->waited.count();
     if (!report.moved->choice.empty()) json["offload_choice"] = report.moved->choice;
     json["machine"] = nlohmann::ordered_json::parse(to_json(report.machine));
-    if (report.optimizer_state_away > Bytes(0)) {
-      json["optimizer_state_away_bytes"] = report.optimizer_state_away.count();
+    if (report.homed_state_bytes > Bytes(0)) {
+      json["optimizer_state_away_bytes"] = report.homed_state_bytes.count();
     }
-    if (report.parameters_away > Bytes(0)) {
-      json["parameters_away_bytes"] = report.parameters_away.count();
+    if (report.homed_parameters_bytes > Bytes(0)) {
+      json["parameters_away_bytes"] = report.homed_parameters_bytes.count();
     }
   }
   if (report.accuracy) {

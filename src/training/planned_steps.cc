@@ -313,7 +313,7 @@ at::Tensor run_stages(const Model& model, const at::Tensor& input) {
   return run_stages(model, {input}, 0, model.stages.size())[0];
 }
 
-Bytes bytes_away(const Profile& profile, const std::string& begin) {
+Bytes homed_bytes(const Profile& profile, const std::string& begin) {
   Bytes sum;
   const Graph* graph = std::get_if<Graph>(&profile.problem);
   if (graph == nullptr) return sum;

@@ -81,7 +81,7 @@ runtime::StepFunction training_step(const Model& model, const std::string& from,
 
 // Returns the bytes of the values that lie in another memory before the step, of those whose ids begin
 // so.
-Bytes bytes_away(const Profile& profile, const std::string& begin);
+Bytes homed_bytes(const Profile& profile, const std::string& begin);
 
 // Runs the stages one after the other, as the plain training step does.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);

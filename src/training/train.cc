@@ -328,8 +328,8 @@ class Training {
     report_.profile = planned_->profile();
     report_.processor_percent = report_.profile.processor_percent;
     report_.machine = planned_->machine();
-    report_.optimizer_state_away = bytes_away(report_.profile, "state.");
-    report_.parameters_away = bytes_away(report_.profile, "parameter.");
+    report_.homed_state_bytes = homed_bytes(report_.profile, "state.");
+    report_.homed_parameters_bytes = homed_bytes(report_.profile, "parameter.");
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;

@@ -183,7 +183,7 @@ struct TrainReport {
   Machine machine;
   std::optional<MovedInStep> moved;
   // With TrainOptions::offload_optimizer and offload_parameters: the bytes between the steps.
-  Bytes optimizer_state_away, parameters_away;
+  Bytes homed_state_bytes, homed_parameters_bytes;
   std::optional<RunLog> run_log;  // for TrainOptions::log_steps
   Nanos step_time;                // median of the training steps
   double first_loss = 0, last_loss = 0;

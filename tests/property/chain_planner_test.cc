@@ -150,7 +150,7 @@ TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
         const internal::chain::Trace plan = internal::chain::split_blocks(
             model, merged, internal::chain::traced(space, table, step.memory));
         const Timeline timeline = simulate(graph, with_frees(graph, plan.runs));
-        EXPECT_LE(timeline.peak.count(), step.memory + internal::chain::bytes_outside(model));
+        EXPECT_LE(timeline.peak.count(), step.memory + internal::chain::bytes_around(model));
         EXPECT_EQ(timeline.time.count(), model.time_of(step.cost));
       }
     }

@@ -128,7 +128,7 @@ Answer exact_chain(const ChainProblem& problem) {
   const std::vector<Dropping> classes = wanted_classes(wanted);
   SearchControl control = SearchControl(problem.options, "chain").part(1 - kReserve);
   const ChainModel model = make_model(problem.chain);
-  const int64_t memory = problem.budget.count() - bytes_outside(model);
+  const int64_t memory = problem.budget.count() - bytes_around(model);
   const int threads = thread_count(problem.options.threads);
   ClassResult best;
   if (classes.size() == 1) {

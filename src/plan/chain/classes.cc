@@ -89,7 +89,7 @@ Answer to_answer(const ChainProblem& problem, const ChainModel& model, const Cla
     answer.lower_bound = Nanos(model.time_of(bracket.lower));
   } else if (outcome.infeasible()) {
     answer.termination = Termination::kInfeasible;
-    answer.smallest_budget = Bytes(outcome.floor + bytes_outside(model));
+    answer.smallest_budget = Bytes(outcome.floor + bytes_around(model));
     answer.blocking_op = peak_op(problem.graph, outcome.smallest);
   }
   return answer;

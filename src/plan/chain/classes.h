@@ -22,7 +22,7 @@ const char* class_name(Dropping dropping);
 std::vector<Dropping> wanted_classes(const std::string& name);
 
 // Returns the bytes of a budget that are not in the recurrence's m.
-inline int64_t bytes_outside(const ChainModel& model) { return model.fixed + model.x[0]; }
+inline int64_t bytes_around(const ChainModel& model) { return model.fixed + model.x[0]; }
 
 // A ClassResult is what the search of one class finds.
 struct ClassResult {

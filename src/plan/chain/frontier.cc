@@ -41,7 +41,7 @@ std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, D
     const Nanos time(model.time_of(step.cost));
     // A point with the same time, fewer re-runs and more memory does not belong to the curve.
     if (!points.empty() && points.back().time == time) continue;
-    const Bytes budget(step.memory + bytes_outside(model));
+    const Bytes budget(step.memory + bytes_around(model));
     points.push_back({budget, budget, time, time});
   }
   return points;
@@ -81,7 +81,7 @@ class Samples {
       if (control_.out_of_time()) break;
       Bracket bracket;
       SearchControl part = control_.part(kSampleShare);
-      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_outside(model_), kWorthwhileGain,
+      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_around(model_), kWorthwhileGain,
                         threads_, bracket, part);
       (bracket.best ? feasible : infeasible) = middle;
     }
@@ -89,7 +89,7 @@ class Samples {
   }
 
   void ask(int64_t budget) {
-    const int64_t memory = budget - bytes_outside(model_);
+    const int64_t memory = budget - bytes_around(model_);
     SearchControl part = control_.part(kSampleShare);
     const ClassResult outcome =
         search_class(model_, Dropping::kNothing, memory, std::nullopt, threads_, part);

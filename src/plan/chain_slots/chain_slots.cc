@@ -46,7 +46,7 @@
 namespace reprise::internal::chain_slots {
 
 using chain::Bracket;
-using chain::bytes_outside;
+using chain::bytes_around;
 using chain::Cell;
 using chain::ChainCells;
 using chain::ChainModel;
@@ -167,7 +167,7 @@ Answer slots_chain(const ChainProblem& problem) {
   control.report(0);
   const ChainModel model = make_model(problem.chain);
   const int64_t memory =
-      std::min(problem.budget.count() - bytes_outside(model), enough_memory(model));
+      std::min(problem.budget.count() - bytes_around(model), enough_memory(model));
   const int threads = thread_count(problem.options.threads);
   bool shared = true;
   const ChainCells cells = choose_cells(model, shared);

@@ -69,10 +69,10 @@ struct Integers {
 Choices fates_of(const Integers& four, size_t stages) {
   Choices choices = keep_everything(stages);
   const size_t first_moved = four.before * four.stages;
-  const size_t first_behind = first_moved + four.moved * four.stages;
-  const size_t first_kept = std::min(stages, first_behind + four.behind * four.stages);
+  const size_t first_after = first_moved + four.moved * four.stages;
+  const size_t first_kept = std::min(stages, first_after + four.behind * four.stages);
   for (size_t k = 0; k < first_kept; ++k) {
-    if (k >= first_moved && k < first_behind) {
+    if (k >= first_moved && k < first_after) {
       choices.saved_lane[k] = 0;
       choices.input_lane[k] = 0;
     } else {

@@ -20,7 +20,7 @@ namespace {
 // Returns whether the memory of a gradient is that of a single number (or of none, if the batch is
 // empty), which somebody else holds: autograd holds the 1 from which the backward pass starts. A
 // loss that is the output itself hands on that 1, and a sum expands it.
-bool held_elsewhere(const at::Tensor& g) {
+bool held_by_others(const at::Tensor& g) {
   if (g.numel() == 1) return g.use_count() > 1 || g.storage().use_count() > 1;
   if (g.storage().use_count() == 1) return false;
   return g.numel() == 0 || g.nbytes() > g.storage().nbytes();
@@ -88,7 +88,7 @@ torch::autograd::variable_list LossSink::apply(torch::autograd::variable_list&& 
     Tensors alone;
     std::vector<bool>& flags = held.emplace_back();
     for (const at::Tensor& g : branch) {
-      flags.push_back(g.defined() && (held_elsewhere(g) || is_among(g, shared)));
+      flags.push_back(g.defined() && (held_by_others(g) || is_among(g, shared)));
       if (g.defined() && !flags.back()) alone.push_back(g);
     }
     own.push_back(storage_bytes(alone));

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
-#include "runtime/transfer/away.h"
+#include "runtime/transfer/storage_memory.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -17,7 +17,7 @@ using transfer::OffloadMemories;
 
 namespace {
 
-const std::string kAway =
+const std::string kMoved =
     "the plan has moved the memory of this tensor away, and brings it back for the backward "
     "pass. Code outside of the planned stages cannot read what a stage keeps meanwhile: return the "
     "tensor from the last stage, or keep a copy";
@@ -64,7 +64,7 @@ void MovedValues::wait(ValueIndex value, int32_t memory) {
 bool MovedValues::leave(ValueIndex value) {
   if (!copies_.has(value)) return false;
   for (const c10::Storage& storage : storages_of(value)) {
-    drop_memory(*storage.unsafeGetStorageImpl(), kAway);
+    drop_memory(*storage.unsafeGetStorageImpl(), kMoved);
   }
   return true;
 }

@@ -134,7 +134,7 @@ const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   if (asked.budget.unlimited()) asked.budget = state_->options.budget;
   if (!asked.share_of) asked.share_of = state_->plan_options.share_of;
   state_->require(result, state_->graph_now().fixed, asked, state_->sample_bytes);
-  return state_->now().plan->result;
+  return state_->outcome().plan->result;
 }
 
 PlanResult CapturedStep::try_plan(const StepPlanOptions& options) {
@@ -177,7 +177,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   state_->move_homes(step, opened);
   state_->plan_options = std::move(wanted);
   state_->offload_memory = std::move(opened);
-  state_->now().placements = 0;
+  state_->outcome().placements = 0;
   state_->planned_level.reset();
   state_->outcomes.drop_other_plans();
   StepPlan next{{.termination = plan.termination,
@@ -268,7 +268,7 @@ std::vector<std::string> CapturedStep::guards() const {
 
 std::vector<std::string> CapturedStep::host_reads() const {
   std::vector<std::string> texts;
-  for (const HostRead& read : state_->now().reads) texts.push_back(describe(read));
+  for (const HostRead& read : state_->outcome().reads) texts.push_back(describe(read));
   return texts;
 }
 
@@ -281,8 +281,8 @@ CacheUse CapturedStep::cache_use() const { return state_->captured().program.cac
 const Graph& CapturedStep::graph() const { return state_->graph(); }
 
 const PlanResult& CapturedStep::planned() const {
-  if (!state_->now().plan) throw InputError("nothing was planned yet: call plan() or run()");
-  return state_->now().plan->result;
+  if (!state_->outcome().plan) throw InputError("nothing was planned yet: call plan() or run()");
+  return state_->outcome().plan->result;
 }
 
 Machine CapturedStep::machine() const { return state_->machine(); }
@@ -324,9 +324,9 @@ std::vector<ApproximateValue> CapturedStep::approximate_values() const {
 void CapturedStep::log_steps(int64_t steps) { state_->log.want(steps); }
 
 std::optional<RunLog> CapturedStep::run_log() const {
-  if (!state_->now().plan) return std::nullopt;
-  const Plan& plan = *state_->now().plan->result.plan;
-  return state_->log.run_log(*state_->now().program, graph(), plan, state_->recording().device,
+  if (!state_->outcome().plan) return std::nullopt;
+  const Plan& plan = *state_->outcome().plan->result.plan;
+  return state_->log.run_log(*state_->outcome().program, graph(), plan, state_->recording().device,
                              machine());
 }
 

@@ -49,8 +49,8 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     return result;
   }
   // Parameters and the state of an optimizer are on the device in both plans.
-  PlacedStep next =
-      place({}, graph().fixed + now().drift - offload_memory.device_bytes + bytes_of(placement));
+  PlacedStep next = place(
+      {}, graph().fixed + outcome().drift - offload_memory.device_bytes + bytes_of(placement));
   Graph& beside = next.graph;
   if (wanted.device_graph) beside.fixed += prepare_graph();
   fix_share(alone, beside);
@@ -66,9 +66,9 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
     adopt(std::move(found), std::move(next));
     offload_memory = std::move(there);
     report.offload_choice = why;
-    now().placements = 0;
+    outcome().placements = 0;
     outcomes.drop_other_plans();
-    return now().plan->result;
+    return outcome().plan->result;
   };
 
   const auto noted = [&](const StepPlanOptions& asked, Graph& problem, const std::string& why) {

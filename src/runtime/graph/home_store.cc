@@ -12,7 +12,7 @@
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/stopwatch.h"
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/transfer/away.h"
+#include "runtime/transfer/storage_memory.h"
 
 namespace reprise::runtime::internal::graph {
 

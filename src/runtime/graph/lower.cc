@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "runtime/graph/behind.h"
-#include "runtime/graph/outside.h"
+#include "runtime/graph/external_values.h"
+#include "runtime/graph/follow_ups.h"
 #include "runtime/step/host_reads.h"
 
 namespace reprise::runtime::internal::graph {
@@ -60,7 +60,7 @@ class Lowering {
     }
     find_needed();
     find_effects();
-    behind_ = works_behind(step, needed_);
+    follow_ups_ = follow_ups_of(step, needed_);
   }
 
   LoweredStep run(const Tensors& inputs, const std::string& name) {
@@ -78,7 +78,7 @@ class Lowering {
       result_.input_bytes.push_back(static_cast<int64_t>(storage.nbytes()));
     }
     result_.devices = step_.devices;
-    outside_ = add_outside(result_, step_, needed_, inputs);
+    external_value_ = add_external_values(result_, step_, needed_, inputs);
     value_of_.assign(recording_.values.size(), -1);
     const size_t loss = find_loss();
     op_of_.assign(recording_.calls.size(), -1);
@@ -86,7 +86,7 @@ class Lowering {
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
       if (needed_[c]) add_call(c, c == loss);
       for (const auto& [realization, piece] : realizations_[c]) add_piece(*realization, *piece);
-      for (const Behind& behind : behind_[c]) add_behind(behind);
+      for (const FollowUp& follow_up : follow_ups_[c]) add_follow_up(follow_up);
     }
     add_choices();
     // Shards have one order, because the sums and exchanges of all ranks have one.
@@ -218,16 +218,16 @@ class Lowering {
     if (replay) add_variant(op, "replay", works_.rerun[c], Role::kReplay);
     for (const CallVariant* variant : variants_[c]) {
       add_variant(op, variant->name, variant->work, Role::kAny, variant->exactness);
-      if (variant->memory > 0) read_there(op.variants.back(), *variant);
+      if (variant->memory > 0) read_on_device(op.variants.back(), *variant);
     }
     result_.graph.ops.push_back(std::move(op));
   }
 
   // Lets the variant run on its device, where it reads copies of what was there before the step.
-  void read_there(Variant& variant, const CallVariant& call) const {
+  void read_on_device(Variant& variant, const CallVariant& call) const {
     variant.at = step_.devices[call.memory].str();
     for (const int32_t e : externals_read(works_.all[call.work])) {
-      const ValueIndex value = outside_[e];
+      const ValueIndex value = external_value_[e];
       if (value >= 0) variant.reads.push_back(value);
     }
   }
@@ -286,24 +286,26 @@ class Lowering {
     result_.graph.ops.push_back(std::move(op));
   }
 
-  void add_behind(const Behind& behind) {
-    if (behind.kind == Behind::Kind::kUpdate) return add_update(updates_.each[behind.index]);
-    const OpIndex op = add_bucket_op(behind);
-    if (behind.kind == Behind::Kind::kWait && step_.buckets.reader < 0) update_ops_.push_back(op);
-    if (behind.kind != Behind::Kind::kShard) return;
-    for (const Filling& filling : step_.buckets.all[behind.index].fillings) {
+  void add_follow_up(const FollowUp& follow_up) {
+    if (follow_up.kind == FollowUp::Kind::kUpdate)
+      return add_update(updates_.each[follow_up.index]);
+    const OpIndex op = add_bucket_op(follow_up);
+    if (follow_up.kind == FollowUp::Kind::kWait && step_.buckets.reader < 0)
+      update_ops_.push_back(op);
+    if (follow_up.kind != FollowUp::Kind::kShard) return;
+    for (const Filling& filling : step_.buckets.all[follow_up.index].fillings) {
       take(result_.graph.ops.back().variants[0], updates_.each[filling.update]);
     }
   }
 
   // Adds an op of a bucket. It runs once, in its place, as all ops of the backward do.
-  OpIndex add_bucket_op(const Behind& behind) {
+  OpIndex add_bucket_op(const FollowUp& follow_up) {
     Op op;
-    op.id = fmt::format("{}:{}", result_.graph.ops.size(), name_of(behind, step_.buckets));
+    op.id = fmt::format("{}:{}", result_.graph.ops.size(), name_of(follow_up, step_.buckets));
     op.phase = Phase::kBackward;
     op.once = true;
     result_.works.emplace_back();
-    add_variant(op, "default", work_of(behind, step_.buckets), Role::kAny);
+    add_variant(op, "default", work_of(follow_up, step_.buckets), Role::kAny);
     result_.graph.ops.push_back(std::move(op));
     return static_cast<OpIndex>(result_.graph.ops.size()) - 1;
   }
@@ -311,7 +313,7 @@ class Lowering {
   // Adds the waits for all buckets behind the backward, as in plain training.
   void add_waits() {
     for (size_t b = 0; b < step_.buckets.all.size(); ++b) {
-      late_waits_.push_back(add_bucket_op({Behind::Kind::kWait, b}));
+      late_waits_.push_back(add_bucket_op({FollowUp::Kind::kWait, b}));
     }
   }
 
@@ -424,16 +426,16 @@ class Lowering {
   std::vector<std::vector<std::pair<const CallRealization*, const CallRealization::Piece*>>>
       realizations_;  // by call: the pieces that stand behind it
   std::map<const CallRealization*, std::vector<OpIndex>> pieces_;
-  std::vector<std::vector<Behind>> behind_;  // by call
-  std::vector<ValueIndex> parameter_;        // by external: its value before the update; -1: none
-  std::vector<ValueIndex> outside_;          // by external: its value for other devices; -1: none
-  std::vector<OpIndex> update_ops_;          // and the waits before them
-  std::vector<OpIndex> late_waits_;          // by bucket
-  std::vector<bool> needed_;                 // by call
-  std::vector<int32_t> users_;               // by external: the number of calls that touch it
-  std::vector<bool> written_;                // by external
-  std::vector<int32_t> value_of_;            // by step value
-  std::vector<OpIndex> op_of_;               // by call
+  std::vector<std::vector<FollowUp>> follow_ups_;  // by call
+  std::vector<ValueIndex> parameter_;       // by external: its value before the update; -1: none
+  std::vector<ValueIndex> external_value_;  // by external: its value for other devices; -1: none
+  std::vector<OpIndex> update_ops_;         // and the waits before them
+  std::vector<OpIndex> late_waits_;         // by bucket
+  std::vector<bool> needed_;                // by call
+  std::vector<int32_t> users_;              // by external: the number of calls that touch it
+  std::vector<bool> written_;               // by external
+  std::vector<int32_t> value_of_;           // by step value
+  std::vector<OpIndex> op_of_;              // by call
   LoweredStep result_;
 };
 

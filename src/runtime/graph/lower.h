@@ -28,13 +28,13 @@ struct LoweredStep {
   std::vector<c10::Device> devices = {};
   // Inputs of the step, parameters and buffers that other devices may read have values of the
   // graph, too. This says which externals they are.
-  struct Outside {
+  struct ExternalValue {
     int32_t external = -1;  // in Recording::externals
     int64_t bytes = 0;      // of the storage at capture
   };
-  std::map<ValueIndex, Outside> outside = {};
+  std::map<ValueIndex, ExternalValue> external_values = {};
   std::vector<int64_t> input_bytes = {};  // of the inputs' storages: the graph's first values
-  Bytes outside_bytes = {};  // counted: of those in `outside` that are no inputs of the step
+  Bytes external_bytes = {};  // counted: of the external values that are no inputs of the step
 };
 
 // Returns the graph of the step, called `name`. `costs` has an entry for each work. `inputs` are
@@ -49,7 +49,7 @@ struct LoweredStep {
 // - Updates are a choice, too. Either the optimizer's step stands behind everything, as in plain
 //   training, or each update stands behind the last op that reads its parameter or makes its
 //   gradient, and behind the last guard. A gradient that an update uses up is no result.
-// - Gradients go into the buckets of a process group, whose sums start in a fixed order (behind.h).
+// - Gradients go into the buckets of a process group, whose sums start in a fixed order (follow_ups.h).
 //   The waits for the sums stand behind the backward, or with the choice of updates before them.
 // - The updates of a shard are one op a bucket, and no choice: the exchanges that follow them have
 //   a fixed order among the sums.

@@ -334,7 +334,7 @@ class Meter {
     const Graph& graph = lowered_.graph;
     const std::vector<Run> runs = plain_runs(graph);
     const Program program(graph, with_frees(graph, runs));
-    const std::vector<c10::Storage> memory = written_outside(runs);
+    const std::vector<c10::Storage> memory = written_externals(runs);
     std::vector<HostBytes> before;
     for (const c10::Storage& storage : memory) before.push_back(copy_to_host(storage));
     const auto put_back = [&] {
@@ -372,7 +372,7 @@ class Meter {
   }
 
   // Returns the memory outside the step that these runs write.
-  std::vector<c10::Storage> written_outside(const std::vector<Run>& runs) const {
+  std::vector<c10::Storage> written_externals(const std::vector<Run>& runs) const {
     std::set<int32_t> effects;
     for (const Run& run : runs) {
       const Work& work = works_.all[lowered_.works[run.op][run.variant]];

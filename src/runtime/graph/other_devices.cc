@@ -72,7 +72,7 @@ double unit_of(at::ScalarType type) {
 }
 
 // Returns the work of the call on another device, or nothing if its arguments name a third one.
-std::optional<Work> work_there(const Work& here, c10::Device first, c10::Device other) {
+std::optional<Work> work_on(const Work& here, c10::Device first, c10::Device other) {
   Work there = here;
   for (Argument& argument : there.arguments) {
     argument.shape_only = false;  // only memory that is there has a shape on every device
@@ -219,7 +219,7 @@ class Trial {
   // an operator that the device lacks, or memory.
   std::optional<Tried> try_on(size_t c, int32_t memory) {
     const c10::Device device = step_.devices[memory];
-    std::optional<Work> work = work_there(step_.works.all[c], recording_.device, device);
+    std::optional<Work> work = work_on(step_.works.all[c], recording_.device, device);
     if (!work) return std::nullopt;
     std::optional<Tried> tried;
     try {
@@ -254,7 +254,7 @@ class Trial {
     tried.cost.time = known == times_.end() ? times_[kind] = median(times) : known->second;
     replay_.keep_results(work, memory);
     for (const int32_t value : step::values_written(work)) {
-      const c10::Storage& storage = replay_.storage_there(value, memory);
+      const c10::Storage& storage = replay_.storage_in(value, memory);
       if (storage.device() != device) return std::nullopt;
       tried.results.push_back(whole(storage, value));
     }

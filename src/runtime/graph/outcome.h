@@ -49,8 +49,8 @@ bool may_follow(const Outcome& other, const Outcome& tried, const step::ReadMiss
 // Outcomes are kept with the one that ran last in front. There is at least one after capture.
 class Outcomes {
  public:
-  Outcome& now() { return all_.front(); }
-  const Outcome& now() const { return all_.front(); }
+  Outcome& front() { return all_.front(); }
+  const Outcome& front() const { return all_.front(); }
   const std::vector<Outcome>& all() const { return all_; }
 
   // Forgets all outcomes and keeps this one.
@@ -59,7 +59,7 @@ class Outcomes {
   // `most` outcomes, the outcome that ran least recently is dropped.
   void add(Outcome outcome, int most);
   // Drops the outcome in front. There must be other outcomes.
-  void drop_now() { all_.erase(all_.begin()); }
+  void drop_front() { all_.erase(all_.begin()); }
   // Brings an outcome to the front that may follow after the miss, whose circumstances are `now`,
   // and that is not among `tried`. Returns false if there is none.
   bool bring(const step::ReadMiss& miss, const step::Circumstances& now,

@@ -75,8 +75,8 @@ void StepState::move_homes(const PlacedStep& next, const transfer::OpenedMemory&
 
 void StepState::use_captured_homes() {
   if (!homes) return;
-  if (now().placed.placement != placement) now().placed = place(placement, graph().fixed);
-  use_homes(now().placed);
+  if (outcome().placed.placement != placement) outcome().placed = place(placement, graph().fixed);
+  use_homes(outcome().placed);
 }
 
 void StepState::use_homes(const PlacedStep& next) {

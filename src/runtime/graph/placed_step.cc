@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "runtime/graph/behind.h"
+#include "runtime/graph/follow_ups.h"
 #include "runtime/graph/updater.h"
 
 namespace reprise::runtime::internal::graph {

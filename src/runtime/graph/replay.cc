@@ -127,7 +127,7 @@ at::Tensor Replay::external(const TensorRef& ref) const {
 at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false, 0); }
 
 at::Tensor Replay::operand(const TensorRef& ref, bool shape_only, int32_t memory) const {
-  if (memory > 0) return operand_there(ref, memory);
+  if (memory > 0) return operand_in(ref, memory);
   switch (ref.memory) {
     case Memory::kNone:
       return {};

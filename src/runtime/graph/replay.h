@@ -78,7 +78,7 @@ class Replay final : public Backend {
   // Copies what the work reads to another device, and waits for it. Returns false if it is not
   // there.
   bool bring_operands(const step::Work& work, int32_t memory);
-  const c10::Storage& storage_there(int32_t step_value, int32_t memory) {
+  const c10::Storage& storage_in(int32_t step_value, int32_t memory) {
     return slots_in(memory)[step_value];
   }
   // Drops what lies on other devices.
@@ -100,14 +100,14 @@ class Replay final : public Backend {
   void push(const step::Argument& argument, int32_t memory);
   at::Tensor operand(const step::TensorRef& ref, bool shape_only, int32_t memory) const;
   at::Tensor external(const step::TensorRef& ref) const;
-  at::Tensor operand_there(const step::TensorRef& ref, int32_t memory) const;
+  at::Tensor operand_in(const step::TensorRef& ref, int32_t memory) const;
   Input input_now(size_t external) const;
   std::vector<c10::Storage>& slots_in(int32_t memory);
   // Returns where the value lies in this memory, which may be the memory of an external.
   c10::Storage& place_of(ValueIndex value, int32_t memory);
   // Returns the bytes of an external that lie where they lay at capture, in the first memory and in
   // a storage of the size from then.
-  std::pair<at::Tensor, at::Tensor> same_part(const LoweredStep::Outside& outside,
+  std::pair<at::Tensor, at::Tensor> same_part(const LoweredStep::ExternalValue& value,
                                               const c10::Storage& there) const;
   c10::Storage memory_on(int32_t memory, int64_t bytes) const;
   void copy_between(const CopyAction& copy);

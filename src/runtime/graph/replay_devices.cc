@@ -57,22 +57,22 @@ std::vector<c10::Storage>& Replay::slots_in(int32_t memory) {
   return memory == 0 ? slots_ : others_.at(static_cast<size_t>(memory) - 1).values;
 }
 
-at::Tensor Replay::operand_there(const TensorRef& ref, int32_t memory) const {
+at::Tensor Replay::operand_in(const TensorRef& ref, int32_t memory) const {
   if (ref.memory == Memory::kNone) return {};
   const auto position = static_cast<size_t>(ref.index);
   const OtherDevice& there = others_.at(static_cast<size_t>(memory) - 1);
-  const bool outside = ref.memory == Memory::kExternal;
-  if (outside && is_host_number(recording_.externals[position])) return external(ref);
-  const c10::Storage& storage = outside ? there.externals[position] : there.values[position];
+  const bool is_external = ref.memory == Memory::kExternal;
+  if (is_external && is_host_number(recording_.externals[position])) return external(ref);
+  const c10::Storage& storage = is_external ? there.externals[position] : there.values[position];
   if (!storage) throw InternalError("a plan reads a value that is not on the device");
   return tensor_on(storage, ref.geometry);
 }
 
 c10::Storage& Replay::place_of(ValueIndex value, int32_t memory) {
-  const auto outside = lowered_.outside.find(value);
-  if (outside == lowered_.outside.end()) return slots_in(memory)[step_value(value)];
+  const auto found = lowered_.external_values.find(value);
+  if (found == lowered_.external_values.end()) return slots_in(memory)[step_value(value)];
   if (memory == 0) throw InternalError("a plan takes memory of the caller");
-  return others_.at(static_cast<size_t>(memory) - 1).externals[outside->second.external];
+  return others_.at(static_cast<size_t>(memory) - 1).externals[found->second.external];
 }
 
 c10::Storage Replay::memory_on(int32_t memory, int64_t bytes) const {
@@ -87,24 +87,23 @@ c10::Storage Replay::memory_on(int32_t memory, int64_t bytes) const {
 
 // The caller's tensor may begin somewhere else in its storage than at capture, and the storage may
 // end earlier. The part that both have is what operations of the step can read.
-std::pair<at::Tensor, at::Tensor> Replay::same_part(const LoweredStep::Outside& outside,
+std::pair<at::Tensor, at::Tensor> Replay::same_part(const LoweredStep::ExternalValue& value,
                                                     const c10::Storage& there) const {
-  const Input now = input_now(static_cast<size_t>(outside.external));
+  const Input now = input_now(static_cast<size_t>(value.external));
   const int64_t begin = std::max<int64_t>(0, -now.moved);
-  const int64_t end =
-      std::min(outside.bytes, static_cast<int64_t>(now.storage.nbytes()) - now.moved);
+  const int64_t end = std::min(value.bytes, static_cast<int64_t>(now.storage.nbytes()) - now.moved);
   const int64_t count = std::max<int64_t>(0, end - begin);
   return {bytes_of(now.storage, begin + now.moved, count), bytes_of(there, begin, count)};
 }
 
 void Replay::copy_between(const CopyAction& copy) {
-  const auto outside = lowered_.outside.find(copy.value);
-  const bool of_caller = outside != lowered_.outside.end();
+  const auto found = lowered_.external_values.find(copy.value);
+  const bool of_caller = found != lowered_.external_values.end();
   const int64_t bytes =
-      of_caller ? outside->second.bytes : recording_.values[step_value(copy.value)].bytes;
+      of_caller ? found->second.bytes : recording_.values[step_value(copy.value)].bytes;
   c10::Storage arrives = memory_on(copy.to, bytes);
   if (of_caller && copy.from == 0) {
-    const auto [from, to] = same_part(outside->second, arrives);
+    const auto [from, to] = same_part(found->second, arrives);
     between_->begin(copy, from, to);
   } else {
     between_->begin(copy, bytes_of(place_of(copy.value, copy.from)), bytes_of(arrives));
@@ -125,11 +124,11 @@ bool Replay::bring_operands(const Work& work, int32_t memory) {
     for (const TensorRef& ref : argument.tensors) {
       const auto position = static_cast<size_t>(ref.index);
       if (ref.memory == Memory::kNone) continue;
-      const bool outside = ref.memory == Memory::kExternal;
-      if (outside && is_host_number(recording_.externals[position])) continue;
-      const c10::Storage from = outside ? input_now(position).storage : slots_[position];
+      const bool is_external = ref.memory == Memory::kExternal;
+      if (is_external && is_host_number(recording_.externals[position])) continue;
+      const c10::Storage from = is_external ? input_now(position).storage : slots_[position];
       if (!from) return false;
-      c10::Storage& place = outside ? there.externals[position] : there.values[position];
+      c10::Storage& place = is_external ? there.externals[position] : there.values[position];
       if (place) continue;
       place = memory_on(memory, static_cast<int64_t>(from.nbytes()));
       bytes_of(place).copy_(bytes_of(from));

@@ -131,7 +131,7 @@ Tensors StepState::run_or_capture_outcome(const Tensors& inputs) {
 
 std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
   const Circumstances here(inputs, options);
-  const std::string difference = of_all_ranks(now().difference(here));
+  const std::string difference = of_all_ranks(outcome().difference(here));
   if (!difference.empty()) {
     if (options.on_miss == OnMiss::kRefuse) {
       throw StepMiss(difference, StepMiss::Kind::kState);
@@ -146,11 +146,11 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
       if (outputs) return outputs;
     } catch (const BudgetError&) {
       // An outcome without a plan must not stand before those that have one.
-      if (!now().plan && outcomes.all().size() > 1) drop_outcome();
+      if (!outcome().plan && outcomes.all().size() > 1) drop_outcome();
       throw;
     }
-    tried.insert(now().number);
-    missed = difference_of(now().reads.at(miss->read()), miss->found());
+    tried.insert(outcome().number);
+    missed = difference_of(outcome().reads.at(miss->read()), miss->found());
     if (!outcomes.bring(*miss, here, tried)) break;
     renew_memory();
   }
@@ -179,12 +179,12 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const c10::Device device = recording().device;
   const Bytes expected = foreseen();  // It is not there in this run.
   const int64_t uncounted = (level_without(inputs) - expected).count() + sample_bytes +
-                            captured().program.lowered.outside_bytes.count() -
+                            captured().program.lowered.external_bytes.count() -
                             memory_count(device).live;
-  report.budget = now().plan->result.budget;
+  report.budget = outcome().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
   const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
-  report.predicted_peak = now().own_peak + now().drift + holes - expected;
+  report.predicted_peak = outcome().own_peak + outcome().drift + holes - expected;
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);
@@ -206,11 +206,11 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
         in_place.finish();
       }
       report.measured_peak = Bytes(memory_count(device).peak + uncounted) + holes;
-      report.other_devices = other_peaks.with(now().other_devices);
+      report.other_devices = other_peaks.with(outcome().other_devices);
       if (meter) {
         meter->finish();
         report.measured_peak = meter->peak() + Bytes(uncounted) + holes;
-        log.add(now().program, {report.predicted_peak, now().plan->result.plan->time},
+        log.add(outcome().program, {report.predicted_peak, outcome().plan->result.plan->time},
                 Bytes(uncounted) + holes, std::move(*meter));
       }
     }
@@ -252,12 +252,12 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   report.waited = moved.waited;
   if (const auto& averager = captured().program.averager) report.waited += averager->waited();
   ++report.steps;
-  ++now().runs;
+  ++outcome().runs;
   return outputs;
 }
 
 bool StepState::is_compared() const {
-  return lockstep::is_due(options.lockstep, now().runs + 1) && lockstep::can_intercept() &&
+  return lockstep::is_due(options.lockstep, outcome().runs + 1) && lockstep::can_intercept() &&
          lockstep::can_follow(recording());
 }
 
@@ -272,7 +272,7 @@ std::string StepState::of_all_ranks(std::string difference) const {
 // Nothing was computed in vain if the comparison stands before the replay. But only the replay shows
 // which way a step with host reads goes, and updates of an optimizer cannot be taken back.
 bool StepState::compares_first() const {
-  return now().reads.empty() || !updater().updates().each.empty();
+  return outcome().reads.empty() || !updater().updates().each.empty();
 }
 
 void StepState::compare(const Tensors& inputs) {
@@ -282,7 +282,7 @@ void StepState::compare(const Tensors& inputs) {
     difference = lockstep::compare_with(recording(), step, inputs, parameters_of(options));
   }
   difference = of_all_ranks(std::move(difference));
-  const int64_t run = now().runs + 1, last = now().compared;
+  const int64_t run = outcome().runs + 1, last = outcome().compared;
   if (!difference.empty()) {
     const std::string since =
         run == last + 1 ? ""
@@ -295,7 +295,7 @@ void StepState::compare(const Tensors& inputs) {
                                difference, run, since),
                    StepMiss::Kind::kFunction);
   }
-  now().compared = run;
+  outcome().compared = run;
   ++report.compared;
 }
 
@@ -303,11 +303,11 @@ Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
   ReplayScope scope;
   transfer::OffloadMemories memories;
   if (offload_memory.memory) memories = {nullptr, offload_memory.memory};
-  captured().replay.begin(inputs, std::move(memories), homes.get(), &now().placed);
+  captured().replay.begin(inputs, std::move(memories), homes.get(), &outcome().placed);
   if (meter != nullptr) {
-    meter->execute(*now().program, 0, now().program->entries().size(), captured().replay);
+    meter->execute(*outcome().program, 0, outcome().program->entries().size(), captured().replay);
   } else {
-    execute(*now().program, captured().replay);
+    execute(*outcome().program, captured().replay);
   }
   captured().replay.settle();
   return outputs_now();
@@ -327,7 +327,7 @@ bool StepState::launch(const Tensors& inputs) {
     // The run only asks for memory; it puts nothing on the device.
     StepMemory::RunScope in_place(memory);
     try {
-      graphed->record(recording(), *now().program, captured().replay);
+      graphed->record(recording(), *outcome().program, captured().replay);
       in_place.finish();
       if (memory.fallbacks() > 0 ||
           !graphed->keep(recording().values.size(), captured().replay, memory)) {

@@ -21,8 +21,8 @@
 #include "runtime/graph/link_search.h"
 #include "runtime/graph/no_plan.h"
 #include "runtime/lockstep/lockstep.h"
-#include "runtime/transfer/away.h"
 #include "runtime/transfer/choose.h"
+#include "runtime/transfer/storage_memory.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -70,7 +70,7 @@ std::vector<Bytes> own_peaks(const LoweredStep& lowered, const Graph& graph,
     const int32_t position = lowered.step_value_of[v];
     if (position >= 0) return recording.values[position].bytes;
     if (v < lowered.input_bytes.size()) return lowered.input_bytes[v];
-    return lowered.outside.at(static_cast<ValueIndex>(v)).bytes;
+    return lowered.external_values.at(static_cast<ValueIndex>(v)).bytes;
   };
   std::vector<Bytes> peaks;
   for (const c10::Device device : lowered.devices) {
@@ -127,12 +127,12 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
   outcomes.reset(note_capture(sample, why));
   sample_bytes = storage_bytes(sample);
   updater().keep_shard();
-  now().placed = place(placement, Bytes(0));
+  outcome().placed = place(placement, Bytes(0));
   use_captured_homes();
   std::vector<int64_t> level{level_without(sample).count()};
   // Shares of all ranks are of one peak.
   if (ranks) ranks->maxima(level, recording().device, "its bytes beside the step");
-  now().placed.graph.fixed = Bytes(level[0]);
+  outcome().placed.graph.fixed = Bytes(level[0]);
   device_name = device_of(sample).str();
   inputs_text.clear();
   for (const at::Tensor& input : sample) inputs_text.push_back(shape_text(input));
@@ -146,14 +146,14 @@ void StepState::capture_outcome(const Tensors& inputs) {
   outcomes.add(note_capture(inputs, "the step reads other numbers out of tensors"),
                options.outcomes);
   renew_memory();
-  now().placed = place(placement, Bytes(0));
+  outcome().placed = place(placement, Bytes(0));
   use_captured_homes();
-  now().placed.graph.fixed = level_without(inputs);
+  outcome().placed.graph.fixed = level_without(inputs);
 }
 
 void StepState::drop_outcome() {
   memory.evacuate();
-  outcomes.drop_now();
+  outcomes.drop_front();
   renew_memory();
 }
 
@@ -162,11 +162,11 @@ void StepState::drop_outcome() {
 Bytes StepState::level_without(const Tensors& inputs) const {
   Tensors resident = inputs;
   for (const at::Tensor& tensor : captured().maybe_uncounted) {
-    if (!transfer::is_away(tensor)) resident.push_back(tensor);
+    if (!transfer::lacks_memory(tensor)) resident.push_back(tensor);
   }
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
   if (homes) level -= homes->bytes_here();  // They leave before the next run.
-  const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.outside_bytes.count();
+  const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.external_bytes.count();
   return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside() + foreseen();
 }
 
@@ -193,9 +193,9 @@ void StepState::renew_memory(bool wanted) {
   // values of its making, so that run leaves them room. Values that move leave holes in a block, and
   // what fits into no hole would lie beside the block, above the budget.
   const bool moves = !plan_options.offload.to.empty();
-  if (wanted && now().plan && !moves && !updater().makes_state()) {
+  if (wanted && outcome().plan && !moves && !updater().makes_state()) {
     // Requests in the order of a run leave holes, in a block that a plan would fill.
-    const Bytes need = step_bytes(graph(), now().plan->result);
+    const Bytes need = step_bytes(graph(), outcome().plan->result);
     const int64_t bytes = std::min(room().count(), need.count() + need.count() / 8);
     scratch = Bytes(bytes - bytes % device::granule(recording().device));
   }
@@ -204,7 +204,7 @@ void StepState::renew_memory(bool wanted) {
 
 Graph StepState::graph_now() const {
   Graph here = graph();
-  here.fixed += now().drift;
+  here.fixed += outcome().drift;
   return here;
 }
 
@@ -236,18 +236,18 @@ void StepState::adopt(StepPlan plan, PlacedStep next) {
     captured().replay.use_sums(here, sums_of(program.lowered, program.step.buckets),
                                program.averager);
   }
-  now().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions, here);
-  now().plan = std::move(plan);
-  now().placed = std::move(next);
-  placement = now().placed.placement;
+  outcome().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions, here);
+  outcome().plan = std::move(plan);
+  outcome().placed = std::move(next);
+  placement = outcome().placed.placement;
   if (!planned_level) planned_level = graph().fixed;
-  now().own_peak = own_peak(program, graph(), *now().plan->result.plan, here);
+  outcome().own_peak = own_peak(program, graph(), *outcome().plan->result.plan, here);
   use_devices();
-  now().drift = Bytes(0);
-  now().crowded = false;
+  outcome().drift = Bytes(0);
+  outcome().crowded = false;
   report.no_device_graph.clear();
   if (plan_options.device_graph) {
-    report.no_device_graph = why_no_device_graph(captured().program, *now().program);
+    report.no_device_graph = why_no_device_graph(captured().program, *outcome().program);
   }
   renew_memory();
   ++report.plans;
@@ -259,16 +259,17 @@ void StepState::use_devices() {
   const LoweredStep& lowered = captured().program.lowered;
   captured().replay.use_devices(machine);
   const std::vector<Bytes> peaks =
-      own_peaks(lowered, graph(), recording(), *now().plan->result.plan,
+      own_peaks(lowered, graph(), recording(), *outcome().plan->result.plan,
                 with_link(machine, captured().program.link));
-  now().own_peak = peaks.at(0);
-  now().other_devices.clear();
+  outcome().own_peak = peaks.at(0);
+  outcome().other_devices.clear();
   for (size_t m = 1; m < peaks.size(); ++m) {
-    now().other_devices.push_back({.device = lowered.devices[m].str(), .predicted_peak = peaks[m]});
+    outcome().other_devices.push_back(
+        {.device = lowered.devices[m].str(), .predicted_peak = peaks[m]});
   }
-  for (const Program::Entry& entry : now().program->entries()) {
+  for (const Program::Entry& entry : outcome().program->entries()) {
     if (entry.kind != ActionKind::kRun || entry.run.memory == 0) continue;
-    ++now().other_devices[static_cast<size_t>(entry.run.memory) - 1].runs;
+    ++outcome().other_devices[static_cast<size_t>(entry.run.memory) - 1].runs;
   }
 }
 
@@ -350,7 +351,7 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
              /*together=*/true, chooses ? std::nullopt : std::optional(KeptNames()));
   if (!result.plan) return result;
   offload_memory = std::move(opened);
-  now().placements = 0;
+  outcome().placements = 0;
   outcomes.drop_other_plans();
   return result;
 }
@@ -373,7 +374,7 @@ PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
   move_homes(made.step, there);
   plan_options = std::move(wanted);
   adopt(std::move(made.found), std::move(made.step));
-  return now().plan->result;
+  return outcome().plan->result;
 }
 
 void StepState::require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,
@@ -391,8 +392,9 @@ void StepState::require(const PlanResult& result, Bytes live, const StepPlanOpti
 }
 
 void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together) {
-  std::string why = now().captured == nullptr || !now().plan ? "this is the first run of a capture"
-                                                             : "the plan in force no longer fits";
+  std::string why = outcome().captured == nullptr || !outcome().plan
+                        ? "this is the first run of a capture"
+                        : "the plan in force no longer fits";
   if (planned_level && fixed > *planned_level) {
     why = "memory outside of the step grew by " + format_bytes(fixed - *planned_level);
   }
@@ -407,7 +409,7 @@ void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bo
                     slack, together, KeptNames());
   }
   require(result, fixed, plan_options, storage_bytes(inputs));
-  now().drift = fixed - graph().fixed;  // The ranks have planned beside the largest one.
+  outcome().drift = fixed - graph().fixed;  // The ranks have planned beside the largest one.
 }
 
 // Plans after a run the places of the runs that follow.
@@ -417,20 +419,20 @@ void StepState::place() {
   const bool placed = memory.plan_places(room());
   report.arena_height = memory.height();
   report.arena_live_bytes = memory.live_bytes();
-  now().crowded = !placed && ++now().placements <= kPlansAfterRuns;
+  outcome().crowded = !placed && ++outcome().placements <= kPlansAfterRuns;
 }
 
 // Searches a plan with more room for its placement, if the places need more than the budget leaves.
 // This happens before a run, so that the plan in force is always the one that ran last.
 void StepState::find_room() {
-  if (!std::exchange(now().crowded, false)) return;
+  if (!std::exchange(outcome().crowded, false)) return;
   // Other plans have other holes, so the bytes that are missing now may not be enough next time.
-  const Bytes more((memory.needed() - room()).count() * now().placements);
+  const Bytes more((memory.needed() - room()).count() * outcome().placements);
   const Graph here = graph_now();
   std::optional<StepPlan> smaller = overheads.note(
       "plan", "the arena needs more room than the budget leaves",
       [&] {
-        return search_smaller(here, in_bytes(plan_options), *now().plan, more,
+        return search_smaller(here, in_bytes(plan_options), *outcome().plan, more,
                               Nanos(plan_options.time_limit.count() / kPlansAfterRuns));
       },
       [](const std::optional<StepPlan>& made) {
@@ -458,27 +460,27 @@ void StepState::replan_if_needed(const Tensors& inputs) {
     }
   }
   Bytes fixed = level_without(inputs);
-  if (fixed > graph().fixed + now().drift) {  // A backward that failed may have left memory.
+  if (fixed > graph().fixed + outcome().drift) {  // A backward that failed may have left memory.
     drain_backward_queue();
     fixed = level_without(inputs);
   }
-  const Bytes slack = now().plan ? now().plan->slack : Bytes(0);
-  bool needed = !now().plan ||
-                now().plan->result.plan->peak - graph().fixed + fixed > now().plan->result.budget;
+  const Bytes slack = outcome().plan ? outcome().plan->slack : Bytes(0);
+  bool needed = !outcome().plan || outcome().plan->result.plan->peak - graph().fixed + fixed >
+                                       outcome().plan->result.budget;
   if (shares_work()) {
     needed = agree_on_run(*ranks, inputs, needed);
     if (needed) require_plan(inputs, fixed, slack, /*together=*/true);
-    now().drift = fixed - graph().fixed;
+    outcome().drift = fixed - graph().fixed;
     // Another plan, with more room or less, would have to be that of all ranks.
     if (memory.footprint() > room()) renew_memory(false);
     return;
   }
   if (needed) {
     // Plans of ranks may differ. The order of the sums is the same in all of them.
-    require_plan(inputs, fixed, slack, /*together=*/!now().plan);
+    require_plan(inputs, fixed, slack, /*together=*/!outcome().plan);
     return;
   }
-  now().drift = fixed - graph().fixed;
+  outcome().drift = fixed - graph().fixed;
   find_room();
   if (memory.footprint() <= room()) return;
   // The plan fits, but the arena no longer does.

@@ -50,11 +50,11 @@ struct StepState {
   bool synchronized = true;                   // whether runs average gradients over the group
   CodecCheck codec_check = CodecCheck::kNone;
 
-  Outcome& now() { return outcomes.now(); }
-  const Outcome& now() const { return outcomes.now(); }
-  Captured& captured() const { return *now().captured; }
+  Outcome& outcome() { return outcomes.front(); }
+  const Outcome& outcome() const { return outcomes.front(); }
+  Captured& captured() const { return *outcome().captured; }
   // The step as the plan in force has it.
-  const Graph& graph() const { return now().placed.graph; }
+  const Graph& graph() const { return outcome().placed.graph; }
   const step::Recording& recording() const { return captured().program.step.recording; }
   // Whether operations may run on other devices than the recording's.
   bool on_several_devices() const { return !captured().program.lowered.devices.empty(); }
@@ -93,7 +93,7 @@ struct StepState {
   // the arena stays when they leave it. On the CPU its pages change hands with them.
   Bytes outputs_beside() const;
   Graph graph_now() const;
-  Bytes room() const { return room_of(graph(), now().plan->result, now().drift); }
+  Bytes room() const { return room_of(graph(), outcome().plan->result, outcome().drift); }
   // Searches a plan without sums. If all ranks of a group call this `together`, they get one plan, and
   // `problem.fixed` is set to the largest one.
   StepPlan search(const StepPlanOptions& wanted, Graph& problem, Bytes slack, bool together) const;

@@ -85,7 +85,7 @@ FunctionFollower::FunctionFollower(const Recording& recording, const Tensors& in
     if (call.name() != "add.Tensor") continue;
     for (const step::Argument& argument : call.arguments) {
       for (const TensorRef& ref : argument.tensors) {
-        if (ref.memory == Memory::kValue) added_elsewhere_.insert(ref.index);
+        if (ref.memory == Memory::kValue) added_by_others_.insert(ref.index);
       }
     }
   }
@@ -337,7 +337,7 @@ std::string FunctionFollower::maker_of(Home home) const {
 // --- Results --------------------------------------------------------------------------------------
 
 void FunctionFollower::hold_if_needed(int32_t value) {
-  if (!added_elsewhere_.contains(value)) return;
+  if (!added_by_others_.contains(value)) return;
   if (c10::Storage storage = homes_.storage_of({Memory::kValue, value})) {
     held_.push_back(std::move(storage));
   }

@@ -71,7 +71,7 @@ class FunctionFollower final : public Taker {
   Homes homes_;
   // If others held memory while the step was recorded: the values that autograd did not add to in
   // place for that reason, and their storages, which are held here for the same reason.
-  std::set<int32_t> added_elsewhere_;
+  std::set<int32_t> added_by_others_;
   std::vector<c10::Storage> held_;
   size_t call_ = 0, left_out_ = 0;  // the next ones
   size_t number_ = 0;               // of the call at hand, those that are left out included

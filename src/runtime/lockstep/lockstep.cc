@@ -31,12 +31,12 @@ class Untouched {
   Untouched(const Recording& recording, const Tensors& inputs,
             const std::vector<at::Tensor>& parameters)
       : random_(recording.device) {
-    for (const at::Tensor& parameter : parameters) put_aside(parameter);
+    for (const at::Tensor& parameter : parameters) take_gradient_of(parameter);
     for (const LeafGradient& leaf : recording.gradients) {
-      if (leaf.input < 0) put_aside(leaf.target);
+      if (leaf.input < 0) take_gradient_of(leaf.target);
     }
     for (const at::Tensor& input : inputs) {
-      if (input.defined() && input.is_leaf()) put_aside(input);
+      if (input.defined() && input.is_leaf()) take_gradient_of(input);
     }
     // The cache of the caller's autocast may hold weights that were cast before.
     at::autocast::clear_cache();
@@ -52,7 +52,7 @@ class Untouched {
   bool random_state_changed() const { return !random_.is_now(); }
 
  private:
-  void put_aside(const at::Tensor& tensor) {
+  void take_gradient_of(const at::Tensor& tensor) {
     if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
     before_.keep_place(tensor);
     before_.keep_flag(tensor);

@@ -129,7 +129,7 @@ bool is_of_accumulation(const Call& call) {
 }
 
 // Says whether the call sets memory from before the step to zero, as zero_grad() does.
-bool zeroes_outside(const Call& call) {
+bool zeroes_external(const Call& call) {
   const std::string& name = call.op.operator_name().name;
   return (name == "aten::zero_" || name == "aten::_foreach_zero_") && !call.effects.empty();
 }
@@ -138,7 +138,7 @@ std::vector<size_t> compared_calls(const Recording& recording, bool without_grad
   std::vector<size_t> all;
   for (size_t c = 0; c < recording.calls.size(); ++c) {
     const Call& call = recording.calls[c];
-    if (without_gradients && (is_of_accumulation(call) || zeroes_outside(call))) continue;
+    if (without_gradients && (is_of_accumulation(call) || zeroes_external(call))) continue;
     all.push_back(c);
   }
   return all;

@@ -140,7 +140,7 @@ Arrival arrival_at(const at::Tensor& gradient, bool stayed, bool makes_one, cons
 
 // Refuses a step that reads gradients which were put aside, through a tensor that it knows by
 // itself and that they are parts of. The step was recorded without these gradients.
-void refuse_gradients_read_elsewhere(const OtherGradients& aside, const Recording& run) {
+void refuse_gradients_read_as_parts(const OtherGradients& aside, const Recording& run) {
   for (const auto& [leaf, gradient] : aside.before()) {
     if (!gradient.defined() || arrival_at(gradient, false, true, run) != Arrival::kReads) continue;
     throw InputError(
@@ -351,8 +351,8 @@ Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::D
     if (!text.empty()) throw InputError(text);
     add_arrivals(subject, seen);
   }
-  refuse_gradients_read_elsewhere(aside, seen.recording);
-  refuse_gradients_read_elsewhere(none, seen.recording);
+  refuse_gradients_read_as_parts(aside, seen.recording);
+  refuse_gradients_read_as_parts(none, seen.recording);
   seen.recording.held = surroundings != nullptr;
   return seen;
 }

@@ -110,7 +110,7 @@ double Annealer::cost(const SearchGoal& goal) const {
 }
 
 SearchGoal Annealer::goal_of_repair(double rate) const {
-  return {1, params_.price_of_excess * rate, budget_, params_.price_elsewhere()};
+  return {1, params_.price_of_excess * rate, budget_, params_.price_of_others()};
 }
 
 // --- Repair ----------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ struct SearchParams {
 
   ProposalParams proposals;
 
-  double price_elsewhere() const { return use.elsewhere ? elsewhere : 0; }
+  double price_of_others() const { return use.elsewhere ? elsewhere : 0; }
 
   bool operator==(const SearchParams&) const = default;
 };

@@ -256,7 +256,7 @@ void GraphSearch::shrink(int64_t least_peak, const SearchControl& control) {
 }
 
 SearchGoal GraphSearch::goal_of(double price) const {
-  return {1, price, budget_, params_.price_elsewhere()};
+  return {1, price, budget_, params_.price_of_others()};
 }
 
 // The mean time of an op.

@@ -76,7 +76,7 @@ Window around(const ScheduleModel& model, int32_t position,
   return window;
 }
 
-bool fits_outside(const std::vector<int64_t>& levels, const Window& window, int64_t budget) {
+bool fits_without(const std::vector<int64_t>& levels, const Window& window, int64_t budget) {
   for (size_t p = 0; p < levels.size(); ++p) {
     const auto position = static_cast<int32_t>(p);
     const bool is_inside = window.begin <= position && position <= window.end;
@@ -130,7 +130,7 @@ std::optional<Schedule> schedule_of_sections(const ScheduleModel& model, const S
     std::vector<std::vector<ValueIndex>> kept = instant.kept();
     keep_what_is_small(model, peak.instant, instant.price(), kept);
     const Window window = around(model, peak.instant, kept);
-    if (section == 0 && fits_outside(levels, window, budget.count())) return std::nullopt;
+    if (section == 0 && fits_without(levels, window, budget.count())) return std::nullopt;
     std::optional<Mix> mix;
     if (params.use.mixes) {
       mix = mix_of(model, schedule, peak.instant, kept, budget.count(), window, params.use.put_off);

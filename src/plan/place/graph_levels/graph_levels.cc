@@ -261,9 +261,9 @@ class Search {
 
   // Far from the bound it is worthwhile to go on for longer, if the graph is not small.
   size_t patience() const {
-    const bool is_far =
+    const bool is_above_bound =
         !best_ || best_->cost.time - bound_.time.count() > bound_.time.count() / kFar;
-    return is_far && bench_.movable.size() > kSmall ? kLongPatience : kPatience;
+    return is_above_bound && bench_.movable.size() > kSmall ? kLongPatience : kPatience;
   }
 
   void improve_all() {

@@ -11,33 +11,33 @@ namespace {
 
 // Needs are the bytes that a run needs of values that live elsewhere, and of others.
 struct Needs {
-  Bytes read_elsewhere, made_elsewhere;
+  Bytes read_homed, made_homed;
   Bytes given_back, made;
 };
 
 Needs needs_of(const Graph& graph, const Variant& variant) {
   Needs needs;
   const auto value = [&](ValueIndex v) -> const Value& { return graph.values[v]; };
-  const auto is_elsewhere = [&](ValueIndex v) { return !value(v).home.empty(); };
+  const auto has_home = [&](ValueIndex v) { return !value(v).home.empty(); };
   const auto takes_over = [&](ValueIndex v) {
     return std::any_of(variant.reuses.begin(), variant.reuses.end(),
                        [&](const auto& pair) { return pair.first == v; });
   };
   for (const ValueIndex v : variant.reads) {
-    if (is_elsewhere(v)) needs.read_elsewhere += value(v).bytes;
+    if (has_home(v)) needs.read_homed += value(v).bytes;
   }
   for (const ValueIndex v : variant.writes) {
-    if (!is_elsewhere(v)) {
+    if (!has_home(v)) {
       needs.made += value(v).bytes;
     } else if (!takes_over(v)) {
-      needs.made_elsewhere += value(v).bytes;
+      needs.made_homed += value(v).bytes;
     }
   }
   for (const ValueIndex v : variant.consumes) {
-    if (!is_elsewhere(v)) needs.given_back += value(v).bytes;
+    if (!has_home(v)) needs.given_back += value(v).bytes;
   }
   for (const auto& [written, read] : variant.reuses) {
-    if (!is_elsewhere(read)) needs.given_back += value(read).bytes;
+    if (!has_home(read)) needs.given_back += value(read).bytes;
   }
   return needs;
 }
@@ -52,8 +52,8 @@ Graph for_planners(const Graph& graph) {
       const Needs needs = needs_of(graph, graph.ops[o].variants[k]);
       Bytes& workspace = seen.ops[o].variants[k].workspace;
       // While the op runs, and just before it, when what it gives back is there.
-      workspace += needs.read_elsewhere + needs.made_elsewhere;
-      workspace = std::max(workspace, needs.read_elsewhere + needs.given_back - needs.made);
+      workspace += needs.read_homed + needs.made_homed;
+      workspace = std::max(workspace, needs.read_homed + needs.given_back - needs.made);
     }
   }
   return seen;

@@ -72,10 +72,10 @@ class Places {
 
  private:
   int64_t bytes(ValueIndex value) const { return graph_.values[value].bytes.count(); }
-  bool is_elsewhere(ValueIndex value) const { return !graph_.values[value].home.empty(); }
+  bool has_home(ValueIndex value) const { return !graph_.values[value].home.empty(); }
   bool takes_over(const Variant& variant, ValueIndex value) const {
     return std::any_of(variant.reuses.begin(), variant.reuses.end(), [&](const auto& pair) {
-      return pair.first == value && is_elsewhere(pair.second);
+      return pair.first == value && has_home(pair.second);
     });
   }
 
@@ -91,9 +91,9 @@ class Places {
   // Returns the bytes of values that live elsewhere, while a run touches them.
   int64_t touched(const Variant& variant) const {
     int64_t sum = 0;
-    for (const ValueIndex v : variant.reads) sum += is_elsewhere(v) ? bytes(v) : 0;
+    for (const ValueIndex v : variant.reads) sum += has_home(v) ? bytes(v) : 0;
     for (const ValueIndex v : variant.writes) {
-      if (is_elsewhere(v) && !takes_over(variant, v)) sum += bytes(v);
+      if (has_home(v) && !takes_over(variant, v)) sum += bytes(v);
     }
     return sum;
   }
@@ -102,16 +102,16 @@ class Places {
   // takes no bytes of the rest of the plan.
   void add_stays(size_t slot, const Variant& variant) {
     for (const ValueIndex v : variant.reads) {
-      if (is_elsewhere(v)) read(v, slot);
+      if (has_home(v)) read(v, slot);
     }
     const auto take = [&](ValueIndex v) {
-      if (is_elsewhere(v)) stays_[now_[v]].is_taken = true;
+      if (has_home(v)) stays_[now_[v]].is_taken = true;
       now_.erase(v);
     };
     for (const ValueIndex v : variant.consumes) take(v);
     for (const auto& pair : variant.reuses) take(pair.second);
     for (const ValueIndex v : variant.writes) {
-      if (!is_elsewhere(v)) continue;
+      if (!has_home(v)) continue;
       now_[v] = stays_.size();
       const bool is_first = sent_.insert(v).second;
       stays_.push_back({.value = v, .first = slot, .last = slot, .goes = is_first});
@@ -173,7 +173,7 @@ class Places {
     for (size_t k = 0; k < slots; ++k) {
       copies.write(k, plan);
       if (k == actions_.size()) break;
-      if (frees_elsewhere(actions_[k])) continue;
+      if (frees_homed(actions_[k])) continue;
       position[k] = static_cast<int64_t>(plan.size());
       plan.push_back(actions_[k]);
       for (int64_t& earlier : plan.back().after) earlier = position[earlier];
@@ -182,7 +182,7 @@ class Places {
   }
 
   // For the planner these values had no bytes, and were on the device.
-  bool frees_elsewhere(const Action& action) const {
+  bool frees_homed(const Action& action) const {
     return action.kind == ActionKind::kFree && elsewhere_.count(action.id) > 0;
   }
 

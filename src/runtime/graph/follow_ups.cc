@@ -1,4 +1,4 @@
-#include "runtime/graph/behind.h"
+#include "runtime/graph/follow_ups.h"
 
 #include <fmt/format.h>
 
@@ -23,39 +23,39 @@ using step::Update;
 using step::values_written;
 using step::Work;
 
-std::string name_of(const Behind& behind, const Buckets& buckets) {
-  switch (behind.kind) {
-    case Behind::Kind::kFill:
-      return "fill." + buckets.all[behind.index].fillings[behind.filling].name;
-    case Behind::Kind::kBack:
-      return "average." + buckets.all[behind.index].fillings[behind.filling].name;
-    case Behind::Kind::kStart:
-      return fmt::format("allreduce.start.{}", behind.index);
-    case Behind::Kind::kShard:
-      return fmt::format("update.shard.{}", behind.index);
-    case Behind::Kind::kGather:
-      return fmt::format("allgather.start.{}", behind.index);
-    case Behind::Kind::kGathered:
-      return fmt::format("allgather.wait.{}", behind.index);
+std::string name_of(const FollowUp& follow_up, const Buckets& buckets) {
+  switch (follow_up.kind) {
+    case FollowUp::Kind::kFill:
+      return "fill." + buckets.all[follow_up.index].fillings[follow_up.filling].name;
+    case FollowUp::Kind::kBack:
+      return "average." + buckets.all[follow_up.index].fillings[follow_up.filling].name;
+    case FollowUp::Kind::kStart:
+      return fmt::format("allreduce.start.{}", follow_up.index);
+    case FollowUp::Kind::kShard:
+      return fmt::format("update.shard.{}", follow_up.index);
+    case FollowUp::Kind::kGather:
+      return fmt::format("allgather.start.{}", follow_up.index);
+    case FollowUp::Kind::kGathered:
+      return fmt::format("allgather.wait.{}", follow_up.index);
     default:
-      return fmt::format("allreduce.wait.{}", behind.index);
+      return fmt::format("allreduce.wait.{}", follow_up.index);
   }
 }
 
-int32_t work_of(const Behind& behind, const Buckets& buckets) {
-  const Bucket& bucket = buckets.all[behind.index];
-  switch (behind.kind) {
-    case Behind::Kind::kFill:
-      return bucket.fillings[behind.filling].work;
-    case Behind::Kind::kBack:
-      return bucket.fillings[behind.filling].back;
-    case Behind::Kind::kStart:
+int32_t work_of(const FollowUp& follow_up, const Buckets& buckets) {
+  const Bucket& bucket = buckets.all[follow_up.index];
+  switch (follow_up.kind) {
+    case FollowUp::Kind::kFill:
+      return bucket.fillings[follow_up.filling].work;
+    case FollowUp::Kind::kBack:
+      return bucket.fillings[follow_up.filling].back;
+    case FollowUp::Kind::kStart:
       return bucket.start;
-    case Behind::Kind::kShard:
+    case FollowUp::Kind::kShard:
       return bucket.update;
-    case Behind::Kind::kGather:
+    case FollowUp::Kind::kGather:
       return bucket.gather;
-    case Behind::Kind::kGathered:
+    case FollowUp::Kind::kGathered:
       return bucket.gathered;
     default:
       return bucket.wait;
@@ -78,7 +78,7 @@ namespace {
 class Placing {
  public:
   Placing(const RewrittenStep& step, const std::vector<bool>& needed)
-      : step_(step), pieces_(needed.size()), behind_(needed.size()) {
+      : step_(step), pieces_(needed.size()), follow_ups_(needed.size()) {
     std::vector<std::vector<int32_t>> works(needed.size());
     for (size_t c = 0; c < needed.size(); ++c) {
       if (needed[c]) works[c].push_back(static_cast<int32_t>(c));
@@ -104,14 +104,14 @@ class Placing {
     }
   }
 
-  std::vector<std::vector<Behind>> run() {
+  std::vector<std::vector<FollowUp>> run() {
     place_buckets();
     if (step_.buckets.sharded) {
       place_shards();
     } else {
       place_updates();
     }
-    return std::move(behind_);
+    return std::move(follow_ups_);
   }
 
  private:
@@ -132,17 +132,17 @@ class Placing {
     const std::vector<Bucket>& buckets = step_.buckets.all;
     const int32_t reader = step_.buckets.reader;
     const bool waits = !step_.updates.each.empty() || reader >= 0;
-    const size_t last = reader > 0 ? static_cast<size_t>(reader) - 1 : behind_.size() - 1;
+    const size_t last = reader > 0 ? static_cast<size_t>(reader) - 1 : follow_ups_.size() - 1;
     waited_.assign(buckets.size(), last);
     size_t start = 0;
     for (size_t b = 0; b < buckets.size(); ++b) {
       size_t filled = 0;
       for (size_t f = 0; f < buckets[b].fillings.size(); ++f) {
         filled = std::max(filled, complete(buckets[b].fillings[f].value));
-        behind_[filled].push_back({Behind::Kind::kFill, b, f});
+        follow_ups_[filled].push_back({FollowUp::Kind::kFill, b, f});
       }
       start = std::max(start, filled);
-      behind_[start].push_back({Behind::Kind::kStart, b});
+      follow_ups_[start].push_back({FollowUp::Kind::kStart, b});
       if (b == 0 || !waits) continue;
       place_wait(b - 1, start);
     }
@@ -150,10 +150,11 @@ class Placing {
   }
 
   void place_wait(size_t bucket, size_t call) {
-    behind_[call].push_back({Behind::Kind::kWait, bucket});
+    follow_ups_[call].push_back({FollowUp::Kind::kWait, bucket});
     waited_[bucket] = call;
     for (size_t f = 0; f < step_.buckets.all[bucket].fillings.size(); ++f) {
-      if (step_.buckets.reader >= 0) behind_[call].push_back({Behind::Kind::kBack, bucket, f});
+      if (step_.buckets.reader >= 0)
+        follow_ups_[call].push_back({FollowUp::Kind::kBack, bucket, f});
     }
   }
 
@@ -166,11 +167,12 @@ class Placing {
         const Update& update = step_.updates.each[filling.update];
         last = std::max(last, last_reader_[update.external]);
       }
-      behind_[last].push_back({Behind::Kind::kShard, b});
-      behind_[last].push_back({Behind::Kind::kGather, b});
-      if (b > 0) behind_[last].push_back({Behind::Kind::kGathered, b - 1});
+      follow_ups_[last].push_back({FollowUp::Kind::kShard, b});
+      follow_ups_[last].push_back({FollowUp::Kind::kGather, b});
+      if (b > 0) follow_ups_[last].push_back({FollowUp::Kind::kGathered, b - 1});
     }
-    if (!buckets.empty()) behind_.back().push_back({Behind::Kind::kGathered, buckets.size() - 1});
+    if (!buckets.empty())
+      follow_ups_.back().push_back({FollowUp::Kind::kGathered, buckets.size() - 1});
   }
 
   void place_updates() {
@@ -181,7 +183,7 @@ class Placing {
       if (step_.buckets.has(update.leaf)) {
         last = std::max(last, waited_[step_.buckets.of_leaf[update.leaf]]);
       }
-      behind_[last].push_back({Behind::Kind::kUpdate, u});
+      follow_ups_[last].push_back({FollowUp::Kind::kUpdate, u});
     }
   }
 
@@ -190,13 +192,13 @@ class Placing {
   std::vector<size_t> last_reader_;           // by external: a call
   std::vector<size_t> waited_;                // by bucket: the call behind which its wait stands
   size_t last_guard_ = 0;
-  std::vector<std::vector<Behind>> behind_;
+  std::vector<std::vector<FollowUp>> follow_ups_;
 };
 
 }  // namespace
 
-std::vector<std::vector<Behind>> works_behind(const RewrittenStep& step,
-                                              const std::vector<bool>& needed) {
+std::vector<std::vector<FollowUp>> follow_ups_of(const RewrittenStep& step,
+                                                 const std::vector<bool>& needed) {
   return Placing(step, needed).run();
 }
 

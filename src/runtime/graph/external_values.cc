@@ -1,4 +1,4 @@
-#include "runtime/graph/outside.h"
+#include "runtime/graph/external_values.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/graph/behind.h"
+#include "runtime/graph/follow_ups.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -24,8 +24,9 @@ Bytes counted_anywhere(int64_t bytes, const RewrittenStep& step) {
   return Bytes(counted);
 }
 
-std::vector<ValueIndex> add_outside(LoweredStep& lowered, const RewrittenStep& step,
-                                    const std::vector<bool>& needed, const Tensors& inputs) {
+std::vector<ValueIndex> add_external_values(LoweredStep& lowered, const RewrittenStep& step,
+                                            const std::vector<bool>& needed,
+                                            const Tensors& inputs) {
   std::map<const void*, ValueIndex> of_storage;
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) continue;
@@ -50,9 +51,9 @@ std::vector<ValueIndex> add_outside(LoweredStep& lowered, const RewrittenStep& s
         lowered.graph.values.push_back(
             {fmt::format("outside{}", e), counted_anywhere(bytes, step), ValueKind::kInput});
         lowered.step_value_of.push_back(-1);
-        lowered.outside_bytes += Bytes(counted_bytes(bytes, step.recording.device));
+        lowered.external_bytes += Bytes(counted_bytes(bytes, step.recording.device));
       }
-      lowered.outside[value] = {e, bytes};
+      lowered.external_values[value] = {e, bytes};
     }
   }
   return values;

@@ -17,7 +17,8 @@ Bytes counted_anywhere(int64_t bytes, const rewrite::RewrittenStep& step);
 // Makes values of the graph of the externals that variants on other devices read, behind those of
 // the inputs, which are in the graph. Returns for each external its value, or -1. `needed` says
 // which calls are run. Without such variants it does nothing.
-std::vector<ValueIndex> add_outside(LoweredStep& lowered, const rewrite::RewrittenStep& step,
-                                    const std::vector<bool>& needed, const Tensors& inputs);
+std::vector<ValueIndex> add_external_values(LoweredStep& lowered,
+                                            const rewrite::RewrittenStep& step,
+                                            const std::vector<bool>& needed, const Tensors& inputs);
 
 }  // namespace reprise::runtime::internal::graph

@@ -20,7 +20,7 @@ inline void drop_memory(c10::StorageImpl& storage, const std::string& why) {
 }
 
 // Says whether the memory of the tensor is away.
-inline bool is_away(const at::Tensor& tensor) {
+inline bool lacks_memory(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.storage().nbytes() == 0) return false;
   return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() == nullptr;
 }

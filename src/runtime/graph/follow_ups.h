@@ -11,7 +11,7 @@
 namespace reprise::runtime::internal::graph {
 
 // A Behind is one work that stands behind a call.
-struct Behind {
+struct FollowUp {
   enum class Kind : uint8_t { kFill, kStart, kWait, kBack, kUpdate, kShard, kGather, kGathered };
   Kind kind = Kind::kUpdate;
   size_t index = 0;    // of the bucket, or of the update
@@ -20,8 +20,8 @@ struct Behind {
 
 // Returns the name of a work of a bucket, such as "fill.layer1.weight", and its position in
 // Works::all.
-std::string name_of(const Behind& behind, const step::Buckets& buckets);
-int32_t work_of(const Behind& behind, const step::Buckets& buckets);
+std::string name_of(const FollowUp& follow_up, const step::Buckets& buckets);
+int32_t work_of(const FollowUp& follow_up, const step::Buckets& buckets);
 
 // Returns for each call what stands behind it, in order. `needed` says which calls are run.
 //
@@ -38,8 +38,8 @@ int32_t work_of(const Behind& behind, const step::Buckets& buckets);
 // - An update stands behind the last call that reads its parameter, in whatever way the call runs, or
 //   makes its gradient; behind the wait for its bucket; and behind the last guard, because an update
 //   cannot be taken back.
-std::vector<std::vector<Behind>> works_behind(const rewrite::RewrittenStep& step,
-                                              const std::vector<bool>& needed);
+std::vector<std::vector<FollowUp>> follow_ups_of(const rewrite::RewrittenStep& step,
+                                                 const std::vector<bool>& needed);
 
 // Returns the externals whose memory the work reads.
 std::vector<int32_t> externals_read(const step::Work& work);
