@@ -1,46 +1,19 @@
 #include "check/accounting.h"
 
+#include <utility>
+
+#include "model/place_map.h"
+
 namespace reprise {
 namespace {
 
 // A value is taken when a run consumes it or reuses its memory.
 enum class EventKind : char { kWritten, kFreed, kTaken };
 
-struct Event {
-  size_t action;
-  EventKind kind;
-};
-
-void add_run(const Variant& variant, size_t action, std::vector<std::vector<Event>>& events) {
-  for (const ValueIndex v : variant.consumes) events[v].push_back({action, EventKind::kTaken});
-  for (const auto& [written, v] : variant.reuses) events[v].push_back({action, EventKind::kTaken});
-  for (const ValueIndex v : variant.writes) events[v].push_back({action, EventKind::kWritten});
-}
-
-// Returns what happens to each value in this memory, in the order of the actions. A copy into the
-// memory holds its bytes as a write does.
-std::vector<std::vector<Event>> events_by_value(
-    const Graph& graph, const std::vector<std::optional<BoundAction>>& actions, int32_t memory) {
-  std::vector<std::vector<Event>> events(graph.values.size());
-  for (size_t a = 0; a < actions.size(); ++a) {
-    if (!actions[a]) continue;
-    const BoundAction& action = *actions[a];
-    switch (action.kind) {
-      case ActionKind::kRun:
-        if (action.at == memory)
-          add_run(graph.ops[action.target].variants[action.variant], a, events);
-        break;
-      case ActionKind::kFree:
-        if (action.at == memory) events[action.target].push_back({a, EventKind::kFreed});
-        break;
-      case ActionKind::kCopy:
-        if (action.to == memory) events[action.target].push_back({a, EventKind::kWritten});
-        break;
-      case ActionKind::kWait:
-        break;
-    }
-  }
-  return events;
+int32_t place_of(const std::optional<BoundAction>& action) {
+  if (!action) return 0;
+  const bool arrives = action->kind == ActionKind::kCopy || action->kind == ActionKind::kReceive;
+  return arrives ? action->to : action->at;
 }
 
 // Slots sums up intervals [begin, end) of time slots by the differences at their ends.
@@ -67,57 +40,103 @@ class Slots {
   std::vector<Wide> differences_;
 };
 
-// `at_home` says whether the value lives in this memory between steps.
-void add_lives(const Value& value, const std::vector<Event>& events, bool at_home, Slots& slots) {
-  if (value.kind == ValueKind::kInput && at_home) {
-    slots.add(0, slots.end(), value.bytes);
-    return;
-  }
+// A Life is a value in a memory.
+struct Life {
   bool live = false;
   size_t birth = 0;
-  for (const Event& event : events) {
-    const size_t during = 2 * event.action + 1;
-    if (event.kind == EventKind::kWritten) {
-      if (live) {  // The op holds a second copy while it runs.
-        slots.add(during, during + 1, value.bytes);
+};
+
+class Lives {
+ public:
+  Lives(const Graph& graph, const Machine& machine, std::vector<Slots>& slots)
+      : graph_(graph), machine_(machine), slots_(slots), lives_(graph.values.size()) {}
+
+  // `during` is the slot in which it happens. An input at home is always there.
+  void happen(ValueIndex value, int32_t memory, EventKind kind, size_t during) {
+    if (at_home(value, memory)) return;
+    const Bytes bytes = graph_.values[value].bytes;
+    Life& life = lives_.at(value, memory);
+    if (kind == EventKind::kWritten) {
+      if (life.live) {  // The op holds a second copy while it runs.
+        slots_[memory].add(during, during + 1, bytes);
       } else {
-        live = true;
-        birth = during;
+        life = {true, during};
       }
-    } else if (live) {
-      live = false;
-      slots.add(birth, event.kind == EventKind::kFreed ? during + 1 : during, value.bytes);
+    } else if (life.live) {
+      life.live = false;
+      slots_[memory].add(life.birth, kind == EventKind::kFreed ? during + 1 : during, bytes);
     }
   }
-  if (live) slots.add(birth, slots.end(), value.bytes);
-}
+
+  void run(const Variant& variant, int32_t memory, size_t during) {
+    for (const ValueIndex v : variant.consumes) happen(v, memory, EventKind::kTaken, during);
+    for (const auto& [written, v] : variant.reuses) happen(v, memory, EventKind::kTaken, during);
+    for (const ValueIndex v : variant.writes) happen(v, memory, EventKind::kWritten, during);
+    slots_[memory].add(during, during + 1, variant.workspace);
+  }
+
+  // Adds what is live to the end.
+  void end() {
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const Value& value = graph_.values[v];
+      if (value.kind != ValueKind::kInput) continue;
+      Slots& slots = slots_[find_memory(machine_, value.home)];
+      slots.add(0, slots.end(), value.bytes);
+    }
+    lives_.for_each([&](ValueIndex value, int32_t memory, const Life& life) {
+      if (!life.live) return;
+      slots_[memory].add(life.birth, slots_[memory].end(), graph_.values[value].bytes);
+    });
+  }
+
+ private:
+  bool at_home(ValueIndex value, int32_t memory) const {
+    return graph_.values[value].kind == ValueKind::kInput &&
+           find_memory(machine_, graph_.values[value].home) == memory;
+  }
+
+  const Graph& graph_;
+  const Machine& machine_;
+  std::vector<Slots>& slots_;
+  internal::model::PlaceMap<Life> lives_;
+};
 
 }  // namespace
 
-Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions,
-                       const Machine& machine, int32_t memory) {
-  Slots slots(actions.size());
-  const std::vector<std::vector<Event>> events = events_by_value(graph, actions, memory);
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    const bool at_home = find_memory(machine, graph.values[v].home) == memory;
-    add_lives(graph.values[v], events[v], at_home, slots);
-  }
-  if (memory == 0) slots.add(0, slots.end(), graph.fixed);
-  for (size_t a = 0; a < actions.size(); ++a) {
-    if (!actions[a] || actions[a]->at != memory) continue;
-    switch (actions[a]->kind) {
-      case ActionKind::kRun: {
-        const Variant& variant = graph.ops[actions[a]->target].variants[actions[a]->variant];
-        slots.add(2 * a + 1, 2 * a + 2, variant.workspace);
+std::vector<Levels> interval_levels(const Graph& graph,
+                                    const std::vector<std::optional<BoundAction>>& actions,
+                                    const Machine& machine) {
+  std::vector<size_t> counts(machine.memories.size(), 0);
+  for (const auto& action : actions) ++counts[place_of(action)];
+  std::vector<Slots> slots;
+  for (const size_t count : counts) slots.emplace_back(count);
+  slots[0].add(0, slots[0].end(), graph.fixed);
+  Lives lives(graph, machine, slots);
+  std::vector<size_t> during(counts.size(), 1);
+  for (const auto& action : actions) {
+    const int32_t memory = place_of(action);
+    const size_t slot = std::exchange(during[memory], during[memory] + 2);
+    if (!action) continue;
+    switch (action->kind) {
+      case ActionKind::kRun:
+        lives.run(graph.ops[action->target].variants[action->variant], memory, slot);
         break;
-      }
       case ActionKind::kFree:
+        lives.happen(action->target, memory, EventKind::kFreed, slot);
+        break;
       case ActionKind::kCopy:
+      case ActionKind::kReceive:
+        lives.happen(action->target, memory, EventKind::kWritten, slot);
+        break;
       case ActionKind::kWait:
+      case ActionKind::kSend:
         break;
     }
   }
-  return slots.levels();
+  lives.end();
+  std::vector<Levels> levels;
+  for (const Slots& of_memory : slots) levels.push_back(of_memory.levels());
+  return levels;
 }
 
 }  // namespace reprise

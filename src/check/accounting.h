@@ -15,16 +15,18 @@ __extension__ using Wide = __int128;
 
 struct Levels {
   Wide initial = 0;
-  std::vector<Wide> during, after;  // one number for each action
+  std::vector<Wide> during, after;  // one number for each action of the memory
 };
 
-// Counts the bytes of one memory of the machine; memory 0 has the graph's fixed bytes and inputs.
-// Time slot 0 is the start, slot 2a + 1 is the time while action a runs, and slot 2a + 2 is the
-// time after it. The life of each value is a set of intervals of slots; the sums of these intervals
-// are the levels. An action that is not there, because of an unknown id, does nothing. A read or a
-// free of a value that is not live does nothing either. The cost is O(values + actions * values per
-// action).
-Levels interval_levels(const Graph& graph, const std::vector<std::optional<BoundAction>>& actions,
-                       const Machine& machine = {}, int32_t memory = 0);
+// Counts the bytes of each memory of the machine; memory 0 has the graph's fixed bytes. The actions
+// of a memory are its runs, frees, waits and sends, and the copies and receives that come to it; an
+// action that is not there, because of an unknown id, does nothing in memory 0. Time slot 0 is the
+// start, slot 2a + 1 is the time while action a of a memory runs, and slot 2a + 2 is the time after
+// it. The life of each value is a set of intervals of slots; the sums of these intervals are the
+// levels. A read or a free of a value that is not live does nothing either. The cost is
+// O(values + memories + actions * values per action).
+std::vector<Levels> interval_levels(const Graph& graph,
+                                    const std::vector<std::optional<BoundAction>>& actions,
+                                    const Machine& machine = {});
 
 }  // namespace reprise

@@ -51,9 +51,11 @@ class Peak {
         if (action.at == 0) drop(action.target);
         return;
       case ActionKind::kCopy:
+      case ActionKind::kReceive:
         if (action.to == 0) hold(action.target);
         return;
       case ActionKind::kWait:
+      case ActionKind::kSend:
         return;
     }
   }
@@ -72,8 +74,10 @@ class Peak {
         return;
       case ActionKind::kFree:  // The value is held until the free is over.
       case ActionKind::kWait:
+      case ActionKind::kSend:
         return;
       case ActionKind::kCopy:
+      case ActionKind::kReceive:
         if (action.to == 0) hold(action.target);
         return;
     }
@@ -331,17 +335,11 @@ std::vector<DeviceUse> find_devices(const Graph& graph, const Machine& machine,
 }
 
 std::string describe(const Action& action) {
-  switch (action.kind) {
-    case ActionKind::kRun:
-      return "run " + action.id + " " + action.variant;
-    case ActionKind::kFree:
-      return "free " + action.id + (action.at.empty() ? "" : " " + action.at);
-    case ActionKind::kCopy:
-      return "copy " + action.id + " " + action.at + " " + action.to;
-    case ActionKind::kWait:
-      return "wait " + action.id + " " + action.at;
+  std::string text = to_string(action.kind);
+  for (const std::string* name : {&action.id, &action.variant, &action.at, &action.to}) {
+    if (!name->empty()) text += " " + *name;
   }
-  return "?";
+  return text;
 }
 
 }  // namespace

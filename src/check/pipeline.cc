@@ -7,14 +7,11 @@
 #include <utility>
 
 #include "check/pipeline_structure.h"
-#include "check/pipeline_times.h"
+#include "model/pipeline_order.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
-
-using internal::check::PipelineStructure;
-using internal::check::PipelineTimes;
 
 namespace {
 
@@ -25,49 +22,6 @@ std::string place_name(const PipelinePlan& plan, int32_t device, int64_t action)
   const DevicePlan& on = plan.devices[device];
   if (action < 0) return on.name + ": ";
   return fmt::format("{}, action {} ({}): ", on.name, action, describe(on.order[action]));
-}
-
-// The program of a device with its frees. Actions of the program belong to actions of the device.
-struct DeviceActions {
-  DeviceProgram program;
-  std::vector<Action> actions;
-  std::vector<int64_t> device_action;  // by action of the program
-};
-
-int64_t action_of_run(const DeviceProgram& program, size_t run) {
-  return std::ranges::upper_bound(program.ends, run) - program.ends.begin();
-}
-
-// Finds the first run that reads what is not there; with_frees() must not see such a program.
-std::optional<std::pair<size_t, ValueIndex>> first_dead_read(const DeviceProgram& program) {
-  const Graph& graph = program.graph;
-  std::vector<char> live(graph.values.size(), 0);
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    live[v] = graph.values[v].kind == ValueKind::kInput;
-  }
-  for (size_t r = 0; r < program.runs.size(); ++r) {
-    const Run& run = program.runs[r];
-    const Variant& variant = graph.ops[run.op].variants[run.variant];
-    for (const ValueIndex value : variant.reads) {
-      if (!live[value]) return std::pair{r, value};
-    }
-    for (const ValueIndex value : variant.consumes) live[value] = 0;
-    for (const ValueIndex value : variant.writes) live[value] = 1;
-  }
-  return std::nullopt;
-}
-
-DeviceActions with_frees_of(DeviceProgram program) {
-  DeviceActions result;
-  result.actions = with_frees(program.graph, program.runs);
-  size_t run = 0;
-  int64_t last = -1;
-  for (const Action& action : result.actions) {
-    if (action.kind == ActionKind::kRun) last = action_of_run(program, run++);
-    result.device_action.push_back(last);
-  }
-  result.program = std::move(program);
-  return result;
 }
 
 std::vector<int64_t> in_flight_of(const PipelinePlan& plan, size_t device) {
@@ -81,49 +35,60 @@ std::vector<int64_t> in_flight_of(const PipelinePlan& plan, size_t device) {
   return most;
 }
 
-DeviceTimeline device_timeline(const PipelinePlan& plan, size_t device,
-                               const std::vector<Nanos>& times, std::vector<PipelineStep> steps,
-                               const DeviceActions& actions) {
-  DeviceTimeline timeline;
-  timeline.steps = std::move(steps);
-  for (const Nanos time : times) timeline.busy += time;
-  if (!timeline.steps.empty()) timeline.end = timeline.steps.back().end;
-  const Timeline bytes = simulate(actions.program.graph, actions.actions);
-  timeline.peak = bytes.peak;
-  if (bytes.peak_action >= 0) {
-    timeline.peak_action = actions.device_action[bytes.peak_action];
+// Returns the timeline of the program of a plan, action by action of the devices.
+PipelineTimeline timeline_of(const PipelinePlan& plan, const PipelineProgram& program) {
+  const Timeline walked = simulate(program.graph, program.actions, program.machine);
+  PipelineTimeline timeline{.devices = {}, .messages = {}, .time = walked.time};
+  timeline.devices.resize(plan.devices.size());
+  std::vector<Nanos> posted(program.graph.values.size());
+  for (size_t a = 0; a < program.actions.size(); ++a) {
+    const auto& [device, action] = program.places[a];
+    const TimelineStep& step = walked.steps[a];
+    const ActionKind kind = program.actions[a].kind;
+    DeviceTimeline& of = timeline.devices[device];
+    // Actions without runs take no time, and a compute action begins when its message is there.
+    const auto next = static_cast<size_t>(action) + 1;
+    const bool first = of.steps.size() < next;
+    while (of.steps.size() < next) of.steps.push_back({of.end, of.end});
+    of.end = of.steps.back().end = step.start + step.time;
+    const bool reads = is_compute(plan.devices[device].order[action].kind);
+    if (first) of.steps.back().start = reads && kind == ActionKind::kWait ? of.end : step.start;
+    if (kind == ActionKind::kRun) of.busy += step.time;
+    if (kind == ActionKind::kReceive) posted[program.actions[a].target] = step.start;
   }
-  timeline.in_flight = in_flight_of(plan, device);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    DeviceTimeline& of = timeline.devices[d];
+    of.steps.resize(plan.devices[d].order.size(), {of.end, of.end});
+    of.peak = walked.peaks[d];
+    const int64_t peak = walked.peak_actions[d];
+    if (peak >= 0) of.peak_action = program.places[peak].action;
+    of.in_flight = in_flight_of(plan, d);
+  }
+  for (const Transfer& transfer : walked.transfers) {
+    const auto& [device, action] = program.places[transfer.action];
+    const PipelineAction& send = plan.devices[device].order[action];
+    timeline.messages.push_back({.part = send.part,
+                                 .micro_batch = send.micro_batch,
+                                 .message = send.message,
+                                 .link = transfer.channel,
+                                 .bytes = program.graph.values[transfer.value].bytes,
+                                 .sent = walked.steps[transfer.action].start,
+                                 .posted = posted[transfer.value],
+                                 .start = transfer.start,
+                                 .end = transfer.end});
+  }
+  std::ranges::stable_sort(timeline.messages, {}, &MessageTransfer::link);
   return timeline;
 }
 
-PipelineTimeline put_together(const PipelinePlan& plan, PipelineTimes times,
-                              const std::vector<std::vector<Nanos>>& action_times,
-                              const std::vector<DeviceActions>& programs) {
-  PipelineTimeline timeline;
-  timeline.messages = std::move(times.messages);
-  for (size_t d = 0; d < programs.size(); ++d) {
-    timeline.devices.push_back(
-        device_timeline(plan, d, action_times[d], std::move(times.steps[d]), programs[d]));
-    timeline.time = std::max(timeline.time, timeline.devices.back().end);
-  }
-  return timeline;
-}
-
-std::string deadlock_text(const PipelinePlan& plan, const PipelineTimes& times) {
+std::string deadlock_text(const PipelinePlan& plan, const std::vector<PipelineFlaw>& stuck) {
+  constexpr size_t kShown = 8;
   std::string text = "the devices wait for each other:";
-  size_t shown = 0, more = 0;
-  for (size_t d = 0; d < times.stuck.size(); ++d) {
-    if (times.stuck[d] < 0) continue;
-    if (shown == 8) {
-      ++more;
-      continue;
-    }
-    ++shown;
-    text += fmt::format("\n  {}{}", place_name(plan, static_cast<int32_t>(d), times.stuck[d]),
-                        times.why[d]);
+  for (size_t k = 0; k < std::min(kShown, stuck.size()); ++k) {
+    text +=
+        "\n  " + place_name(plan, stuck[k].place.device, stuck[k].place.action) + stuck[k].message;
   }
-  if (more > 0) text += fmt::format("\n  and {} more", more);
+  if (stuck.size() > kShown) text += fmt::format("\n  and {} more", stuck.size() - kShown);
   return text;
 }
 
@@ -136,23 +101,17 @@ class PipelineJudge {
   std::vector<Violation> judge(const ProblemId* problem) {
     validate(pipeline_);
     if (problem != nullptr) check_problem(*problem);
-    const PipelineStructure structure = internal::check::structure_of(
+    internal::check::check_structure(
         pipeline_, plan_,
         [this](ViolationKind kind, int32_t device, int64_t action, const std::string& message) {
           fault(kind, device, action, message);
         });
     if (structural_) return std::move(violations_);
-    for (size_t d = 0; d < plan_.devices.size(); ++d) {
-      if (!read_program(d)) return std::move(violations_);
+    try {
+      judge_program(lower(pipeline_, plan_));
+    } catch (const internal::UnknownInOrder& error) {
+      fault(ViolationKind::kUnknownId, error.place.device, -1, error.what());
     }
-    PipelineTimes times = internal::check::times_of(pipeline_, plan_, structure, times_);
-    if (!times.stuck.empty()) {
-      fault(ViolationKind::kDeadlock, -1, -1, deadlock_text(plan_, times));
-      return std::move(violations_);
-    }
-    bool readable = true;
-    for (size_t d = 0; d < programs_.size(); ++d) readable = judge_device(d) && readable;
-    if (readable) check_claims_of(put_together(plan_, std::move(times), times_, actions_));
     return std::move(violations_);
   }
 
@@ -184,42 +143,50 @@ class PipelineJudge {
     }
   }
 
-  bool read_program(size_t device) {
-    try {
-      programs_.push_back(lower(pipeline_, plan_, device));
-    } catch (const InputError& error) {
-      fault(ViolationKind::kUnknownId, static_cast<int32_t>(device), -1, error.what());
-      return false;
+  void judge_program(const PipelineProgram& program) {
+    if (!program.stuck.empty()) {
+      return fault(ViolationKind::kDeadlock, -1, -1, deadlock_text(plan_, program.stuck));
     }
-    times_.push_back(action_times(pipeline_, programs_.back(), device));
-    return true;
+    for (const PipelineFlaw& dead : program.dead) {
+      fault(ViolationKind::kNotLive, dead.place.device, dead.place.action, dead.message);
+    }
+    if (!program.dead.empty()) return;
+    Plan plan;  // what the verifier of graphs sees; nothing is claimed here
+    plan.budget = plan_.devices[0].budget;
+    plan.actions = with_names(program.graph, program.actions, program.machine);
+    std::vector<std::pair<PipelinePlace, Violation>> found;
+    for (Violation& one : verify(program.graph, plan, plan.budget, program.machine)) {
+      if (one.kind == ViolationKind::kFalseClaim) continue;
+      const PipelinePlace place = place_of(program, one);
+      // The wait of a compute action for its message holds what was held before.
+      if (one.kind == ViolationKind::kOverBudget && place.action >= 0 &&
+          program.actions[one.action].kind == ActionKind::kWait &&
+          is_compute(plan_.devices[place.device].order[place.action].kind)) {
+        continue;
+      }
+      found.emplace_back(place, std::move(one));
+    }
+    std::ranges::stable_sort(found, {}, [](const auto& one) { return one.first.device; });
+    bool runs = true;
+    for (const auto& [place, one] : found) {
+      fault(one.kind, place.device, place.action, one.message, one.over);
+      runs = runs && one.kind != ViolationKind::kUnderWay;
+    }
+    if (runs) check_claims_of(timeline_of(plan_, program));
   }
 
-  // Returns false if the device's program cannot run.
-  bool judge_device(size_t d) {
-    const auto device = static_cast<int32_t>(d);
-    if (const auto dead = first_dead_read(programs_[d])) {
-      const auto& [run, value] = *dead;
-      const Graph& graph = programs_[d].graph;
-      fault(ViolationKind::kNotLive, device, action_of_run(programs_[d], run),
-            fmt::format("{} reads {}, which is not live", graph.ops[programs_[d].runs[run].op].id,
-                        graph.values[value].id));
-      return false;
+  // What is wrong with the plan as a whole is so where its value lives, or its op runs.
+  static PipelinePlace place_of(const PipelineProgram& program, const Violation& found) {
+    if (found.action >= 0) return program.places[found.action];
+    const Graph& graph = program.graph;
+    std::string memory = found.id;
+    if (const OpIndex op = find_op(graph, found.id); op >= 0) {
+      memory = graph.ops[op].variants.front().at;
+    } else if (const auto value = std::ranges::find(graph.values, found.id, &Value::id);
+               value != graph.values.end()) {
+      memory = value->home;
     }
-    actions_.push_back(with_frees_of(std::move(programs_[d])));
-    const Graph& graph = actions_.back().program.graph;
-    Plan plan;  // what the verifier of graphs sees; nothing is claimed here
-    plan.budget = plan_.devices[d].budget;
-    plan.actions = actions_.back().actions;
-    const Timeline timeline = simulate(graph, plan.actions);
-    plan.peak = timeline.peak;
-    plan.time = timeline.time;
-    for (const Violation& found : verify(graph, plan, plan.budget)) {
-      if (found.kind == ViolationKind::kFalseClaim) continue;
-      const int64_t action = found.action < 0 ? -1 : actions_.back().device_action[found.action];
-      fault(found.kind, device, action, found.message, found.over);
-    }
-    return true;
+    return {find_memory(program.machine, memory), -1};
   }
 
   void check_claims_of(const PipelineTimeline& timeline) {
@@ -254,78 +221,35 @@ class PipelineJudge {
   const PipelinePlan& plan_;
   std::vector<Violation> violations_;
   bool structural_ = false;
-  std::vector<DeviceProgram> programs_;
-  std::vector<std::vector<Nanos>> times_;
-  std::vector<DeviceActions> actions_;
 };
 
-// Calls stuck(times) for a deadlock, and then returns nothing.
-template <class Stuck>
-std::optional<PipelineTimeline> timeline_of(const Pipeline& pipeline, const PipelinePlan& plan,
-                                            const Stuck& stuck) {
+// Returns the program of a plan that can be looked at; it may be stuck.
+PipelineProgram program_of(const Pipeline& pipeline, const PipelinePlan& plan) {
   validate(pipeline);
-  const PipelineStructure structure = internal::check::structure_of(
+  internal::check::check_structure(
       pipeline, plan,
       [&](ViolationKind, int32_t device, int64_t action, const std::string& message) {
         throw InputError(place_name(plan, device, action) + message);
       });
-  std::vector<DeviceProgram> lowered;
-  std::vector<std::vector<Nanos>> times;
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    lowered.push_back(lower(pipeline, plan, d));
-    times.push_back(action_times(pipeline, lowered.back(), d));
-  }
-  PipelineTimes clock = internal::check::times_of(pipeline, plan, structure, times);
-  if (!clock.stuck.empty()) {
-    stuck(clock);
-    return std::nullopt;
-  }
-  std::vector<DeviceActions> programs;
-  for (size_t d = 0; d < lowered.size(); ++d) {
-    DeviceProgram& program = lowered[d];
-    if (const auto dead = first_dead_read(program)) {
-      const int64_t action = action_of_run(program, dead->first);
-      throw InputError(fmt::format("{}reads {}, which is not live",
-                                   place_name(plan, static_cast<int32_t>(d), action),
-                                   program.graph.values[dead->second].id));
-    }
-    programs.push_back(with_frees_of(std::move(program)));
-  }
-  return put_together(plan, std::move(clock), times, programs);
+  PipelineProgram program = lower(pipeline, plan);
+  if (program.dead.empty()) return program;
+  const PipelineFlaw& dead = program.dead.front();
+  throw InputError(place_name(plan, dead.place.device, dead.place.action) + dead.message);
 }
 
 }  // namespace
 
 PipelineTimeline simulate(const Pipeline& pipeline, const PipelinePlan& plan) {
-  return *timeline_of(pipeline, plan, [&](const PipelineTimes& clock) {
-    throw InputError(deadlock_text(plan, clock));
-  });
+  const PipelineProgram program = program_of(pipeline, plan);
+  if (!program.stuck.empty()) throw InputError(deadlock_text(plan, program.stuck));
+  return timeline_of(plan, program);
 }
 
 std::optional<PipelineTimeline> simulate_unless_stuck(const Pipeline& pipeline,
                                                       const PipelinePlan& plan) {
-  return timeline_of(pipeline, plan, [](const PipelineTimes&) {});
-}
-
-std::optional<Nanos> time_with(const Pipeline& pipeline, const PipelinePlan& plan,
-                               const std::vector<std::vector<Nanos>>& times) {
-  const PipelineStructure structure = internal::check::structure_of(
-      pipeline, plan,
-      [&](ViolationKind, int32_t device, int64_t action, const std::string& message) {
-        throw InputError(place_name(plan, device, action) + message);
-      });
-  bool fits = times.size() == plan.devices.size();
-  for (size_t d = 0; fits && d < times.size(); ++d) {
-    fits = times[d].size() == plan.devices[d].order.size();
-  }
-  if (!fits) throw InputError("there is not one time for each action of each device");
-  const PipelineTimes clock = internal::check::times_of(pipeline, plan, structure, times);
-  if (!clock.stuck.empty()) return std::nullopt;
-  Nanos time;
-  for (const auto& steps : clock.steps) {
-    if (!steps.empty()) time = std::max(time, steps.back().end);
-  }
-  return time;
+  const PipelineProgram program = program_of(pipeline, plan);
+  if (!program.stuck.empty()) return std::nullopt;
+  return timeline_of(plan, program);
 }
 
 std::vector<Violation> verify(const Pipeline& pipeline, const PipelinePlan& plan) {

@@ -3,28 +3,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
+#include <vector>
+
+#include "model/pipeline_order.h"
 
 namespace reprise::internal::check {
 namespace {
 
 constexpr int32_t kNoDevice = -1;
 
+// A MessageEnds has the positions of a message's actions in the orders of its two devices. -1 stands
+// for an action that is not there.
+struct MessageEnds {
+  int64_t send = -1, wait = -1, receive = -1;
+};
+
+// PartActions are the same of a part for a micro-batch.
+struct PartActions {
+  int64_t forward = -1;
+  int64_t backward = -1;  // or its input_gradient
+  int64_t weights = -1;   // its weight_gradient
+};
+
 class StructureReader {
  public:
   StructureReader(const Pipeline& pipeline, const PipelinePlan& plan, const ReportFault& report)
       : pipeline_(pipeline), plan_(plan), report_(report) {}
 
-  PipelineStructure read() {
-    if (!check_devices() || !check_parts()) return {};
-    make_messages();
+  void read() {
+    if (!check_devices() || !check_parts()) return;
+    messages_.emplace(pipeline_, plan_);
+    parts_.assign(plan_.parts.size(), std::vector<PartActions>(micro_batches()));
+    ends_.resize(static_cast<size_t>(messages_->count()));
+    find_links();
     for (size_t d = 0; d < plan_.devices.size(); ++d) read_order(static_cast<int32_t>(d));
     check_complete();
-    sort_messages();
-    return std::move(structure_);
+    check_links();
   }
 
  private:
@@ -98,43 +116,15 @@ class StructureReader {
 
   size_t micro_batches() const { return static_cast<size_t>(pipeline_.micro_batches); }
 
-  // Returns the message of a part for a micro-batch; -1 if its neighbour lies on the same device.
-  int64_t& message_at(int32_t part, int64_t micro_batch, MessageKind kind) {
-    const size_t row = 2 * static_cast<size_t>(part) + (kind == MessageKind::kGradient ? 1 : 0);
-    return message_of_[row * micro_batches() + static_cast<size_t>(micro_batch)];
-  }
-
-  void make_messages() {
-    const size_t parts = plan_.parts.size();
-    structure_.parts.assign(parts, std::vector<PartActions>(micro_batches()));
-    message_of_.assign(2 * parts * micro_batches(), -1);
-    for (size_t q = 0; q + 1 < parts; ++q) {
-      if (plan_.parts[q].device == plan_.parts[q + 1].device) continue;
-      const auto boundary = static_cast<size_t>(plan_.parts[q + 1].first_stage);
-      add_messages(q, q + 1, MessageKind::kActivation, boundary_bytes(pipeline_.chain, boundary));
-      add_messages(q + 1, q, MessageKind::kGradient,
-                   boundary_gradient_bytes(pipeline_.chain, boundary));
-    }
-  }
-
-  void add_messages(size_t from, size_t to, MessageKind kind, Bytes bytes) {
-    MessageEnds ends{.part = static_cast<int32_t>(from),
-                     .message = kind,
-                     .sender = plan_.parts[from].device,
-                     .receiver = plan_.parts[to].device,
-                     .bytes = bytes};
-    ends.link = find_link(pipeline_, ends.sender, ends.receiver);
-    if (ends.link < 0) {
-      fault(
-          ViolationKind::kUnmatched, kNoDevice, -1,
-          fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"", from,
-                      to, plan_.devices[ends.sender].name, plan_.devices[ends.receiver].name));
-    }
-    for (size_t m = 0; m < micro_batches(); ++m) {
-      ends.micro_batch = static_cast<int32_t>(m);
-      message_at(ends.part, ends.micro_batch, kind) =
-          static_cast<int64_t>(structure_.messages.size());
-      structure_.messages.push_back(ends);
+  void find_links() {
+    for (int64_t k = 0; k < messages_->count(); k += pipeline_.micro_batches) {
+      if (!messages_->is_there(k) || messages_->link(k) >= 0) continue;
+      const int32_t part = messages_->sending_part(k);
+      fault(ViolationKind::kUnmatched, kNoDevice, -1,
+            fmt::format("part {} sends to part {}, and there is no link from \"{}\" to \"{}\"",
+                        part, part + (messages_->is_gradient(k) ? -1 : 1),
+                        plan_.devices[messages_->sender(k)].name,
+                        plan_.devices[messages_->receiver(k)].name));
     }
   }
 
@@ -167,10 +157,8 @@ class StructureReader {
 
   // Returns whether a run is the backward of a stage with weights whose gradients it makes at once.
   bool sums_weights(const PartRun& run) const {
-    size_t stage = 0;
-    const char* const end = run.op.data() + run.op.size();
-    if (!run.op.starts_with('B') || std::from_chars(run.op.data() + 1, end, stage).ptr != end ||
-        stage >= pipeline_.chain.stages.size()) {
+    const auto stage = static_cast<size_t>(run.stage);
+    if (run.phase != Phase::kBackward || stage >= pipeline_.chain.stages.size()) {
       return false;  // lower() finds what is wrong with it
     }
     const Stage& on = pipeline_.chain.stages[stage];
@@ -197,7 +185,7 @@ class StructureReader {
   template <class Wrong>
   void read_compute(int64_t position, const PipelineAction& action, const Wrong& wrong) {
     const auto q = static_cast<size_t>(action.part);
-    PartActions& actions = structure_.parts[q][action.micro_batch];
+    PartActions& actions = parts_[q][action.micro_batch];
     const auto set = [&](int64_t& place) {
       if (place >= 0) {
         wrong(ViolationKind::kRepeatedRun, fmt::format("action {} did that already", place));
@@ -240,23 +228,19 @@ class StructureReader {
 
   template <class Wrong>
   void read_message(int64_t position, const PipelineAction& action, const Wrong& wrong) {
-    const bool receives = action.kind == PipelineActionKind::kReceive;
-    const bool activation = action.message == MessageKind::kActivation;
-    const int32_t sender = receives ? action.part + (activation ? -1 : 1) : action.part;
-    const bool inside = sender >= 0 && static_cast<size_t>(sender) < plan_.parts.size();
-    const int64_t found = inside ? message_at(sender, action.micro_batch, action.message) : -1;
+    const int64_t found = messages_->of(action);
     if (found < 0) {
       return wrong(ViolationKind::kUnmatched,
                    "there is no other part, or it lies on the same device: no message goes there");
     }
-    MessageEnds& message = structure_.messages[found];
-    int64_t& place = receives                                   ? message.receive
-                     : action.kind == PipelineActionKind::kSend ? message.send
-                                                                : message.wait;
+    MessageEnds& ends = ends_[found];
+    int64_t& place = action.kind == PipelineActionKind::kReceive ? ends.receive
+                     : action.kind == PipelineActionKind::kSend  ? ends.send
+                                                                 : ends.wait;
     if (place >= 0) {
       return wrong(ViolationKind::kRepeatedRun, fmt::format("action {} did that already", place));
     }
-    if (action.kind == PipelineActionKind::kWait && message.send < 0) {
+    if (action.kind == PipelineActionKind::kWait && ends.send < 0) {
       wrong(ViolationKind::kOrder, "nothing was sent before it");
     }
     place = position;
@@ -266,7 +250,7 @@ class StructureReader {
     for (size_t q = 0; q < plan_.parts.size(); ++q) {
       const int32_t device = plan_.parts[q].device;
       for (size_t m = 0; m < micro_batches(); ++m) {
-        const PartActions& actions = structure_.parts[q][m];
+        const PartActions& actions = parts_[q][m];
         const auto missing = [&](int64_t place, const char* what) {
           if (place >= 0) return;
           fault(ViolationKind::kMissingRun, device, -1,
@@ -277,44 +261,46 @@ class StructureReader {
         if (actions.backward >= 0) missing(actions.weights, "weight gradient");
       }
     }
-    for (const MessageEnds& message : structure_.messages) {
+    for (int64_t k = 0; k < messages_->count(); ++k) {
+      if (!messages_->is_there(k)) continue;
       const auto missing = [&](int64_t place, int32_t device, const char* what) {
         if (place >= 0) return;
         fault(ViolationKind::kUnmatched, device, -1,
               fmt::format("the {} of part {} for micro-batch {} has no {}",
-                          to_string(message.message), message.part, message.micro_batch, what));
+                          to_string(messages_->kind(k)), messages_->sending_part(k),
+                          messages_->micro_batch(k), what));
       };
-      missing(message.send, message.sender, "send");
-      missing(message.wait, message.sender, "wait");
-      missing(message.receive, message.receiver, "receive");
+      missing(ends_[k].send, messages_->sender(k), "send");
+      missing(ends_[k].wait, messages_->sender(k), "wait");
+      missing(ends_[k].receive, messages_->receiver(k), "receive");
     }
   }
 
   // Both ends of a link must have its messages in the same order: many transports match them by it.
-  void sort_messages() {
-    auto& messages = structure_.messages;
-    std::ranges::stable_sort(messages, [](const MessageEnds& a, const MessageEnds& b) {
-      return std::pair(a.link, a.send) < std::pair(b.link, b.send);
-    });
-    structure_.link_ends.assign(pipeline_.links.size(), 0);
-    for (size_t k = 0; k < messages.size(); ++k) {
-      const MessageEnds& message = messages[k];
-      if (message.link < 0) continue;
-      structure_.link_ends[message.link] = k + 1;
-      if (k == 0 || messages[k - 1].link != message.link) continue;
-      if (message.receive < 0 || messages[k - 1].receive < message.receive) continue;
-      fault(ViolationKind::kUnmatched, message.receiver, message.receive,
+  void check_links() {
+    std::vector<int64_t> order;
+    for (int64_t k = 0; k < messages_->count(); ++k) {
+      if (messages_->is_there(k) && messages_->link(k) >= 0) order.push_back(k);
+    }
+    std::ranges::stable_sort(
+        order, {}, [&](int64_t k) { return std::pair(messages_->link(k), ends_[k].send); });
+    for (size_t n = 1; n < order.size(); ++n) {
+      const int64_t k = order[n], before = order[n - 1];
+      if (messages_->link(before) != messages_->link(k)) continue;
+      if (ends_[k].receive < 0 || ends_[before].receive < ends_[k].receive) continue;
+      fault(ViolationKind::kUnmatched, messages_->receiver(k), ends_[k].receive,
             fmt::format("the link from \"{}\" carries another message before this one, for which "
                         "room is made only later",
-                        plan_.devices[message.sender].name));
+                        plan_.devices[messages_->sender(k)].name));
     }
   }
 
   const Pipeline& pipeline_;
   const PipelinePlan& plan_;
   const ReportFault& report_;
-  PipelineStructure structure_;
-  std::vector<int64_t> message_of_;  // by part, kind and micro-batch: a position in messages
+  std::vector<std::vector<PartActions>> parts_;  // by part and micro-batch
+  std::optional<internal::PipelineMessages> messages_;
+  std::vector<MessageEnds> ends_;  // by message
   // By part: the last micro-batch so far. Sums are those of stages that are not split.
   std::vector<int64_t> last_forward_, last_weights_, last_sums_;
   std::map<std::pair<size_t, int32_t>, bool> sums_;  // by part and plan: sums_in_input_gradient()
@@ -322,9 +308,9 @@ class StructureReader {
 
 }  // namespace
 
-PipelineStructure structure_of(const Pipeline& pipeline, const PipelinePlan& plan,
-                               const ReportFault& report) {
-  return StructureReader(pipeline, plan, report).read();
+void check_structure(const Pipeline& pipeline, const PipelinePlan& plan,
+                     const ReportFault& report) {
+  StructureReader(pipeline, plan, report).read();
 }
 
 }  // namespace reprise::internal::check

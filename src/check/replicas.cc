@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reprise/check/pipeline.h"
+#include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
@@ -26,36 +27,30 @@ struct Gradient {
   Bytes bytes;
 };
 
-// Returns the weight gradients of a device in the order in which they are complete.
-std::vector<Gradient> gradients_of(const Pipeline& pipeline, const PipelinePlan& plan,
-                                   size_t device, const DeviceTimeline& timeline) {
-  const DeviceProgram program = lower(pipeline, plan, device);
-  // The results of a device's program are its weight gradients.
-  std::vector<Nanos> complete(program.graph.values.size(), Nanos(-1));
-  for (const ValueIndex result : program.graph.results) complete[result] = {};
-  size_t next = 0;
-  for (size_t a = 0; a < program.ends.size(); ++a) {
-    Nanos now = timeline.steps[a].start;
-    for (; next < program.ends[a]; ++next) {
-      const Run& run = program.runs[next];
-      const Variant& variant = program.graph.ops[run.op].variants[run.variant];
-      now += time_on(pipeline.devices[device], variant.time);
-      // The first micro-batch writes a gradient, and the others add to it in place.
-      for (const auto* touched : {&variant.writes, &variant.reads}) {
-        for (const ValueIndex value : *touched) {
-          Nanos& last = complete[value];
-          // An action may be shorter than its runs one by one, each of which is rounded up.
-          if (last >= Nanos(0)) last = std::min(now, timeline.steps[a].end);
-        }
+// Returns the weight gradients of each device in the order in which they are complete.
+std::vector<std::vector<Gradient>> gradients_of(const PipelineProgram& program) {
+  const Timeline timeline = simulate(program.graph, program.actions, program.machine);
+  // A result is made by the first run that writes it, and the others add to it in place.
+  std::vector<Nanos> complete(program.graph.values.size(), Nanos(0));
+  std::vector<int32_t> device(program.graph.values.size(), 0);
+  for (size_t a = 0; a < program.actions.size(); ++a) {
+    const BoundAction& run = program.actions[a];
+    if (run.kind != ActionKind::kRun) continue;
+    const Variant& variant = program.graph.ops[run.target].variants[run.variant];
+    for (const auto* touched : {&variant.writes, &variant.reads}) {
+      for (const ValueIndex value : *touched) {
+        complete[value] = timeline.steps[a].start + timeline.steps[a].time;
+        device[value] = run.at;
       }
     }
   }
-  std::vector<Gradient> all;
+  std::vector<std::vector<Gradient>> all(program.machine.memories.size());
   for (const ValueIndex result : program.graph.results) {
-    all.push_back({complete[result], program.graph.values[result].bytes});
+    all[device[result]].push_back({complete[result], program.graph.values[result].bytes});
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Gradient& a, const Gradient& b) { return a.complete < b.complete; });
+  for (std::vector<Gradient>& of_device : all) {
+    std::ranges::stable_sort(of_device, {}, &Gradient::complete);
+  }
   return all;
 }
 
@@ -70,7 +65,7 @@ ReplicaTimes simulate(const Pipeline& pipeline, const PipelinePlan& plan,
   const PipelineTimeline timeline = simulate(pipeline, plan);
   ReplicaTimes times{.pipeline = timeline.time, .time = timeline.time, .busy = {}};
   if (replicas.count == 1) return times;
-  for (size_t device = 0; device < timeline.devices.size(); ++device) {
+  for (const std::vector<Gradient>& all : gradients_of(lower(pipeline, plan))) {
     Nanos free, busy;
     Bytes bucket;
     const auto carry = [&](Nanos complete) {
@@ -78,8 +73,6 @@ ReplicaTimes simulate(const Pipeline& pipeline, const PipelinePlan& plan,
       free = std::max(free, complete) + ring;
       busy += ring;
     };
-    const std::vector<Gradient> all =
-        gradients_of(pipeline, plan, device, timeline.devices[device]);
     for (const Gradient& gradient : all) {
       bucket += gradient.bytes;
       if (bucket >= replicas.bucket) carry(gradient.complete);

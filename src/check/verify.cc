@@ -10,6 +10,7 @@
 #include "check/traffic.h"
 #include "check/turns.h"
 #include "model/id_index.h"
+#include "model/place_map.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 
@@ -34,7 +35,8 @@ class Judge {
           report(kind, id, message);
         }),
         turns_(graph, report_),
-        accounts_(machine.memories.size(), Account(graph.values.size())) {}
+        live_(graph.values.size()),
+        accounts_(machine.memories.size()) {}
 
   std::vector<Violation> judge(const ProblemId* problem) {
     if (problem != nullptr) check_problem(*problem);
@@ -55,7 +57,7 @@ class Judge {
  private:
   void perform(std::optional<BoundAction>& action) {
     // A copy that cannot be understood does nothing, in both accounts.
-    if (action && action->kind == ActionKind::kCopy && !can_copy(*action)) action.reset();
+    if (action && has_two_ends(action->kind) && !can_copy(*action)) action.reset();
     if (!action) return record();
     switch (action->kind) {
       case ActionKind::kRun:
@@ -66,6 +68,9 @@ class Judge {
         return copy(*action);
       case ActionKind::kWait:
         return wait(action->target, action->at);
+      case ActionKind::kSend:
+      case ActionKind::kReceive:
+        return message(*action);
     }
   }
 
@@ -104,60 +109,45 @@ class Judge {
 
   // An Account says what a memory holds.
   struct Account {
-    explicit Account(size_t values) : live(values, 0) {}
-
-    std::vector<char> live;  // by value
     Wide level = 0;
     Levels levels;
   };
 
   void start() {
-    Account& first = accounts_[0];
-    first.level = graph_.fixed.count();
+    accounts_[0].level = graph_.fixed.count();
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       if (graph_.values[v].kind != ValueKind::kInput) continue;
       hold(static_cast<ValueIndex>(v), home_of(static_cast<ValueIndex>(v)));
     }
     for (size_t m = 0; m < accounts_.size(); ++m) {
       accounts_[m].levels.initial = accounts_[m].level;
-      check_capacity(accounts_[m].level, static_cast<int32_t>(m), "");
+      check_room(accounts_[m].level, static_cast<int32_t>(m), "at the start");
     }
-    peak_ = first.level;
-    check_budget(first.level, "at the start");
+    peak_ = accounts_[0].level;
   }
 
-  void check_budget(Wide needed, const char* when) {
-    if (needed <= budget_.count()) return;
-    const int64_t over = clamp(needed - budget_.count());
-    report(ViolationKind::kOverBudget, action_ < 0 ? "" : plan_.actions[action_].id,
-           fmt::format("needs {} bytes {}, {} over the budget of {}", clamp(needed), when, over,
-                       budget_.count()),
+  // The first memory has the budget, and the others have their capacities.
+  void check_room(Wide needed, int32_t memory, const char* when) {
+    const std::optional<Bytes> room = memory == 0 ? budget_ : machine_.memories[memory].capacity;
+    if (!room || needed <= room->count()) return;
+    const int64_t over = clamp(needed - room->count());
+    const std::string id = memory == 0 ? std::string() : memory_name(memory);
+    report(ViolationKind::kOverBudget, action_ < 0 ? id : plan_.actions[action_].id,
+           fmt::format("needs {} bytes{} {}, {} over the {} of {}", clamp(needed), where(memory),
+                       when, over, memory == 0 ? "budget" : "capacity", room->count()),
            Bytes(over));
   }
 
-  // A memory beyond the first has a capacity, which the actions there that add bytes must respect.
-  void check_capacity(Wide needed, int32_t memory, const std::string& id) {
-    const std::optional<Bytes>& capacity = machine_.memories[memory].capacity;
-    if (memory == 0 || !capacity || needed <= capacity->count()) return;
-    const int64_t over = clamp(needed - capacity->count());
-    report(ViolationKind::kOverBudget, id,
-           fmt::format("needs {} bytes in {}, {} over its capacity of {}", clamp(needed),
-                       memory_name(memory), over, capacity->count()),
-           Bytes(over));
+  // Ends an action of a memory, which holds `during` while the action goes on. In a memory behind
+  // the devices, only what adds bytes is over the capacity.
+  void record(Wide during, int32_t memory, bool adds = false) {
+    Account& account = accounts_[memory];
+    account.levels.during.push_back(during);
+    account.levels.after.push_back(account.level);
+    if (memory == 0) peak_ = std::max(peak_, during);
+    if (adds || computes(machine_, memory)) check_room(during, memory, "while it runs");
   }
-
-  // Ends an action. `during` is what `memory` holds while the action goes on, and all else stays.
-  void record(Wide during, int32_t memory) {
-    for (size_t m = 0; m < accounts_.size(); ++m) {
-      Account& account = accounts_[m];
-      account.levels.during.push_back(static_cast<int32_t>(m) == memory ? during : account.level);
-      account.levels.after.push_back(account.level);
-    }
-    const Wide in_first = accounts_[0].levels.during.back();
-    peak_ = std::max(peak_, in_first);
-    check_budget(in_first, "while it runs");
-  }
-  void record() { record(accounts_[0].level, 0); }
+  void record(int32_t memory = 0) { record(accounts_[memory].level, memory); }
 
   std::optional<BoundAction> resolve(const IdIndex& index, const Action& action) {
     const FoundAction found = index.find(action);
@@ -178,7 +168,7 @@ class Judge {
       return bound;
     }
     if (!resolve_memory(action.at, bound.at)) return std::nullopt;
-    if (action.kind == ActionKind::kCopy && !resolve_copy(action, bound)) return std::nullopt;
+    if (has_two_ends(action.kind) && !resolve_copy(action, bound)) return std::nullopt;
     return bound;
   }
 
@@ -225,7 +215,7 @@ class Judge {
 
   const std::string& memory_name(int32_t memory) const { return machine_.memories[memory].name; }
 
-  bool there(ValueIndex value, int32_t memory) const { return accounts_[memory].live[value] != 0; }
+  bool there(ValueIndex value, int32_t memory) const { return live_.get(value, memory) != 0; }
   std::string where(int32_t memory) const {
     return memory == 0 ? std::string() : " in " + memory_name(memory);
   }
@@ -248,10 +238,22 @@ class Judge {
   }
 
   bool can_copy(const BoundAction& action) {
-    if (!require_there("copies", action.target, action.at)) return false;
-    if (!there(action.target, action.to)) return true;
-    report(ViolationKind::kAlreadyThere, value_id(action.target),
-           fmt::format("copies {} to {}, where it is already", value_id(action.target),
+    const char* const what = action.kind == ActionKind::kCopy   ? "copies"
+                             : action.kind == ActionKind::kSend ? "sends"
+                                                                : "receives";
+    const ValueIndex value = action.target;
+    if (action.kind != ActionKind::kReceive) {
+      if (!require_there(what, value, action.at)) return false;
+      if (traffic_.open(value, action.at) ||
+          (action.kind == ActionKind::kCopy && traffic_.blocked(action.channel))) {
+        report(ViolationKind::kUnmatched, value_id(value),
+               fmt::format("{} {} behind a message that cannot start yet", what, value_id(value)));
+        return false;
+      }
+    }
+    if (action.kind == ActionKind::kSend || !there(value, action.to)) return true;
+    report(ViolationKind::kAlreadyThere, value_id(value),
+           fmt::format("{} {} to {}, where it is already", what, value_id(value),
                        memory_name(action.to)));
     return false;
   }
@@ -259,8 +261,19 @@ class Judge {
   void copy(const BoundAction& action) {
     traffic_.copy(action_, action);
     hold(action.target, action.to);
-    check_capacity(accounts_[action.to].level, action.to, value_id(action.target));
-    record();
+    record(accounts_[action.to].level, action.to, true);
+  }
+
+  void message(const BoundAction& action) {
+    if (!traffic_.message(action_, action)) {
+      report(ViolationKind::kUnmatched, value_id(action.target),
+             fmt::format("is another {} of {} to {}", to_string(action.kind),
+                         value_id(action.target), memory_name(action.to)));
+    }
+    const bool receives = action.kind == ActionKind::kReceive;
+    if (receives) hold(action.target, action.to);
+    const int32_t memory = receives ? action.to : action.at;
+    record(accounts_[memory].level, memory, receives);
   }
 
   // Returns the position of the memory where the value lives between steps, or 0 for the device.
@@ -269,8 +282,11 @@ class Judge {
   }
 
   void wait(ValueIndex value, int32_t memory) {
-    if (require_there("waits for", value, memory)) traffic_.wait(value, memory);
-    record();
+    if (require_there("waits for", value, memory) && !traffic_.wait(value, memory)) {
+      report(ViolationKind::kUnmatched, value_id(value),
+             fmt::format("waits for the message {}, which cannot start yet", value_id(value)));
+    }
+    record(memory);
   }
 
   void run(OpIndex op, int32_t index, int32_t memory) {
@@ -291,12 +307,11 @@ class Judge {
       if (!there(value, memory)) hold(value, memory);
     }
     traffic_.run(variant.time, memory);
-    check_capacity(during, memory, graph_.ops[op].id);
     record(during, memory);
   }
 
   void hold(ValueIndex value, int32_t memory) {
-    accounts_[memory].live[value] = 1;
+    live_.at(value, memory) = 1;
     accounts_[memory].level += bytes(value);
   }
 
@@ -305,7 +320,7 @@ class Judge {
     if (!there(value, memory)) return 0;
     require_still(value, memory);
     traffic_.forget(value, memory);
-    accounts_[memory].live[value] = 0;
+    live_.at(value, memory) = 0;
     accounts_[memory].level -= bytes(value);
     return bytes(value);
   }
@@ -323,6 +338,12 @@ class Judge {
 
   void check_end() {
     turns_.end();
+    for (const int64_t half : traffic_.halves()) {
+      const Action& action = plan_.actions[half];
+      report(ViolationKind::kUnmatched, action.id,
+             fmt::format("{} is a message from {} to {} with a {} alone", action.id, action.at,
+                         action.to, to_string(action.kind)));
+    }
     std::vector<char> is_result(graph_.values.size(), 0);
     for (const ValueIndex value : graph_.results) {
       is_result[value] = 1;
@@ -337,42 +358,32 @@ class Judge {
       return (is_result[value] || graph_.values[value].kind == ValueKind::kInput) &&
              home_of(value) == memory;
     };
-    for (size_t m = 0; m < accounts_.size(); ++m) {
-      const auto memory = static_cast<int32_t>(m);
-      for (size_t v = 0; v < graph_.values.size(); ++v) {
-        if (!accounts_[m].live[v] || stays(static_cast<ValueIndex>(v), memory)) continue;
-        const Value& value = graph_.values[v];
-        report(ViolationKind::kLeftOver, value.id,
-               fmt::format("{} ({} bytes) is still {} at the end", value.id, value.bytes.count(),
-                           memory == 0 ? "live" : "in " + memory_name(memory)));
-      }
+    std::vector<std::pair<int32_t, ValueIndex>> left;
+    live_.for_each([&](ValueIndex value, int32_t memory, char live) {
+      if (live && !stays(value, memory)) left.emplace_back(memory, value);
+    });
+    std::sort(left.begin(), left.end());
+    for (const auto& [memory, v] : left) {
+      const Value& value = graph_.values[v];
+      report(ViolationKind::kLeftOver, value.id,
+             fmt::format("{} ({} bytes) is still {} at the end", value.id, value.bytes.count(),
+                         memory == 0 ? "live" : "in " + memory_name(memory)));
     }
   }
 
   void check_accounts() const {
+    const std::vector<Levels> sums = interval_levels(graph_, bound_, machine_);
     for (size_t m = 0; m < accounts_.size(); ++m) {
-      check_account(interval_levels(graph_, bound_, machine_, static_cast<int32_t>(m)),
-                    accounts_[m].levels);
+      const Levels& walked = accounts_[m].levels;
+      if (sums[m].initial == walked.initial && sums[m].during == walked.during &&
+          sums[m].after == walked.after) {
+        continue;
+      }
+      throw InternalError(
+          fmt::format("the two accounts of the verifier differ for {}; please report the plan and "
+                      "its problem",
+                      memory_name(static_cast<int32_t>(m))));
     }
-  }
-
-  void check_account(const Levels& sums, const Levels& walked) const {
-    if (sums.initial == walked.initial && sums.during == walked.during &&
-        sums.after == walked.after) {
-      return;
-    }
-    size_t a = 0;
-    const auto same = [&](const std::vector<Wide>& x, const std::vector<Wide>& y) {
-      return a >= x.size() || x[a] == y[a];
-    };
-    while (a < bound_.size() && same(sums.during, walked.during) &&
-           same(sums.after, walked.after)) {
-      ++a;
-    }
-    throw InternalError(
-        fmt::format("the two memory accounts of the verifier differ at action {}; please report "
-                    "the plan and its problem",
-                    a));
   }
 
   const Graph& graph_;
@@ -386,7 +397,8 @@ class Judge {
   std::vector<std::optional<BoundAction>> bound_;  // empty for an action with an unknown id
 
   int64_t action_ = -1;
-  Wide peak_ = 0;                  // of the first memory
+  Wide peak_ = 0;  // of the first memory
+  internal::model::PlaceMap<char> live_;
   std::vector<Account> accounts_;  // by memory
 };
 

@@ -1,4 +1,5 @@
 // Reads and writes the format reprise.pipeline_plan.
+#include <charconv>
 #include <limits>
 #include <string_view>
 #include <unordered_map>
@@ -52,7 +53,16 @@ PipelineAction read_pipeline_action(const Element& element) {
 PartRun read_part_run(const Element& element) {
   const std::vector<Element> parts = element.elements();
   if (parts.size() != 2) element.fail("a run is [op, variant]");
-  return {parts[0].string(), parts[1].string()};
+  // This is the only place that reads what name_of() writes.
+  PartRun run{Phase::kLoss, 0, parts[1].string()};
+  const std::string_view op = parts[0].text();
+  if (op.starts_with('F')) run.phase = Phase::kForward;
+  if (op.starts_with('B')) run.phase = Phase::kBackward;
+  if (run.phase != Phase::kLoss) {
+    std::from_chars(op.data() + 1, op.data() + op.size(), run.stage);
+  }
+  if (name_of(run) != op) parts[0].fail("must be \"loss\", or F or B with the number of a stage");
+  return run;
 }
 
 std::vector<PartRun> read_part_runs(const Element& element) {
@@ -112,7 +122,7 @@ void write_pipeline_action(Writer& writer, const PipelineAction& action) {
 void write_part_runs(Writer& writer, const std::vector<PartRun>& runs) {
   writer.open_array(Layout::kInline);
   for (const PartRun& run : runs) {
-    writer.open_array(Layout::kInline).value(run.op).value(run.variant).close();
+    writer.open_array(Layout::kInline).value(name_of(run)).value(run.variant).close();
   }
   writer.close();
 }

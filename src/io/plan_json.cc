@@ -23,11 +23,13 @@ std::vector<int64_t> read_after(const Element& element) {
   return after;
 }
 
-Action read_copy(const Element& element, const std::vector<Element>& parts) {
-  if (parts.size() != 4 && parts.size() != 5) {
-    element.fail("a copy is [\"copy\", value, from, to]");
+// A send and a receive are written as a copy is.
+Action read_copy(const Element& element, const std::vector<Element>& parts, ActionKind kind) {
+  if (parts.size() != 4 && (parts.size() != 5 || kind != ActionKind::kCopy)) {
+    const char* const verb = to_string(kind);
+    element.fail(std::string("a ") + verb + " is [\"" + verb + "\", value, from, to]");
   }
-  Action action{ActionKind::kCopy, parts[1].string(), {}};
+  Action action{kind, parts[1].string(), {}};
   action.at = read_memory_name(parts[2]);
   action.to = read_memory_name(parts[3]);
   if (parts.size() == 5) action.after = read_after(parts[4]);
@@ -50,12 +52,15 @@ Action read_action(const Element& element, int64_t version) {
     return {ActionKind::kFree, parts[1].string(), {}, read_memory_name(parts[2])};
   }
   if (version < 2) parts[0].fail("must be \"run\" or \"free\", is " + quoted(verb));
-  if (verb == "copy") return read_copy(element, parts);
+  for (const ActionKind kind : {ActionKind::kCopy, ActionKind::kSend, ActionKind::kReceive}) {
+    if (verb == to_string(kind)) return read_copy(element, parts, kind);
+  }
   if (verb == "wait") {
     if (parts.size() != 3) element.fail("a wait is [\"wait\", value, memory]");
     return {ActionKind::kWait, parts[1].string(), {}, read_memory_name(parts[2])};
   }
-  parts[0].fail("must be \"run\", \"free\", \"copy\" or \"wait\", is " + quoted(verb));
+  parts[0].fail("must be \"run\", \"free\", \"copy\", \"wait\", \"send\" or \"receive\", is " +
+                quoted(verb));
 }
 
 std::string read_machine_hash(const Element& element) {
@@ -85,6 +90,8 @@ void write_action(Writer& writer, const Action& action) {
       if (!action.at.empty()) writer.value(action.at);
       break;
     case ActionKind::kCopy:
+    case ActionKind::kSend:
+    case ActionKind::kReceive:
       write_memory(writer, action, action.at);
       write_memory(writer, action, action.to);
       if (!action.after.empty()) {

@@ -47,6 +47,8 @@ class IdIndex {
       case ActionKind::kFree:
       case ActionKind::kCopy:
       case ActionKind::kWait:
+      case ActionKind::kSend:
+      case ActionKind::kReceive:
         return {"value", value(action.id)};
     }
     return {"action"};

@@ -290,6 +290,15 @@ bool is_compute(PipelineActionKind kind) {
   return false;
 }
 
+bool is_backward(PipelineActionKind kind) {
+  return kind == PipelineActionKind::kBackward || kind == PipelineActionKind::kInputGradient;
+}
+
+std::string name_of(const PartRun& run) {
+  if (run.phase == Phase::kLoss) return "loss";
+  return fmt::format("{}{}", run.phase == Phase::kForward ? 'F' : 'B', run.stage);
+}
+
 const char* to_string(PipelineActionKind kind) {
   switch (kind) {
     case PipelineActionKind::kForward:

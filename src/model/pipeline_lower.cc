@@ -1,15 +1,16 @@
-// Writes what one device of a pipeline does out as a graph with its runs.
+// Writes the plan of a pipeline out as a plan of a graph on a machine.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "model/pipeline_order.h"
 #include "model/pipeline_values.h"
+#include "model/place_map.h"
+#include "model/touched.h"
 #include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 #include "reprise/model/pipeline.h"
@@ -17,116 +18,205 @@
 namespace reprise {
 
 using internal::begin_of;
-using internal::DeviceValues;
 using internal::end_of;
+using internal::home_name;
+using internal::PipelineMessages;
+using internal::PipelineValues;
+using internal::model::PlaceMap;
 
 namespace {
 
 // A StageRun is a PartRun that was looked up.
 struct StageRun {
   Phase phase = Phase::kForward;
-  size_t stage = 0;     // of the chain; of the loss: the number of stages
+  size_t stage = 0;     // of the chain
   int32_t variant = 0;  // of the forward: 0 is "fast", 1 + o is option o; of a backward: option o
 };
 
-// A ProgramBuilder goes through the order of a device and makes each op when it first runs, so that
-// the ops stand in the order of the plan.
-class ProgramBuilder {
+// PartRuns are the runs of a part's plan that were looked up.
+struct PartRuns {
+  std::optional<std::vector<StageRun>> forward = {}, backward = {};
+};
+
+// Looks up the runs of the plans that the actions take. They may come from anywhere.
+class RunReader {
  public:
-  ProgramBuilder(const Pipeline& pipeline, const PipelinePlan& plan, size_t device)
-      : pipeline_(pipeline),
-        plan_(plan),
-        device_(device),
-        index_{pipeline.chain.stages.size()},
-        chain_graph_(lower(pipeline.chain)) {
-    check_parts();
-    program_.graph.name = fmt::format("{}, {}", pipeline_.name, plan_.devices[device_].name);
-    program_.graph.fixed = pipeline_.chain.fixed;
-    values_.emplace(pipeline_, plan_, device_, chain_graph_, program_.graph);
-    accumulated_.assign(index_.stages, 0);
+  RunReader(const Pipeline& pipeline, const PipelinePlan& plan) : pipeline_(pipeline), plan_(plan) {
+    for (const PipelinePart& part : plan.parts) runs_.emplace_back(part.plans.size());
+    for (place_.device = 0; place_.device < static_cast<int32_t>(plan.devices.size());
+         ++place_.device) {
+      place_.action = 0;
+      for (const PipelineAction& action : plan.devices[place_.device].order) {
+        if (is_compute(action.kind)) read(action);
+        ++place_.action;
+      }
+    }
   }
 
-  DeviceProgram build() {
-    const std::vector<PipelineAction>& order = plan_.devices[device_].order;
-    for (action_ = 0; action_ < order.size(); ++action_) {
-      perform(order[action_]);
-      program_.ends.push_back(program_.runs.size());
+  const PartRuns& runs(const PipelineAction& action) const {
+    return runs_[action.part][plan_.parts[action.part].plan_of[action.micro_batch]];
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw internal::UnknownInOrder(place_, message);
+  }
+
+  void read(const PipelineAction& action) {
+    const PipelinePart& part = plan_.parts[action.part];
+    const int32_t way = part.plan_of[action.micro_batch];
+    PartRuns& runs = runs_[action.part][way];
+    const bool forward = action.kind == PipelineActionKind::kForward;
+    std::optional<std::vector<StageRun>>& found = forward ? runs.forward : runs.backward;
+    if (found) return;
+    found.emplace();
+    for (const PartRun& run : forward ? part.plans[way].forward : part.plans[way].backward) {
+      if (forward && run.phase != Phase::kForward) {
+        fail(fmt::format("the forward of a part cannot run \"{}\"", name_of(run)));
+      }
+      found->push_back(look_up(part, run));
     }
-    action_ = order.size();
+  }
+
+  StageRun look_up(const PipelinePart& part, const PartRun& run) const {
+    const auto stage = static_cast<size_t>(run.stage);
+    const std::vector<Stage>& stages = pipeline_.chain.stages;
+    if (run.stage < 0 || stage >= stages.size()) {
+      fail(fmt::format("the chain has no operation \"{}\"", name_of(run)));
+    }
+    const std::vector<StageOption>& options = stages[stage].options;
+    const auto option = std::ranges::find(options, run.variant, &StageOption::name);
+    StageRun found{run.phase, stage, static_cast<int32_t>(option - options.begin())};
+    bool known = option != options.end();
+    bool inside = stage >= begin_of(part) && stage < end_of(part);
+    switch (run.phase) {
+      case Phase::kForward:
+        known = known || run.variant == "fast";
+        found.variant = run.variant == "fast" ? 0 : found.variant + 1;
+        break;
+      case Phase::kLoss:
+        known = run.variant == "default";
+        found.variant = 0;
+        inside = end_of(part) == stages.size();
+        break;
+      case Phase::kBackward:
+        break;
+    }
+    if (!known) fail(fmt::format("\"{}\" has no variant \"{}\"", name_of(run), run.variant));
+    if (!inside) fail(fmt::format("the part does not have \"{}\"", name_of(run)));
+    return found;
+  }
+
+  const Pipeline& pipeline_;
+  const PipelinePlan& plan_;
+  PipelinePlace place_;
+  std::vector<std::vector<PartRuns>> runs_;  // by part and plan
+};
+
+Machine machine_of(const Pipeline& pipeline, const PipelinePlan& plan) {
+  Machine machine;
+  machine.memories.clear();
+  for (size_t d = 0; d < pipeline.devices.size(); ++d) {
+    machine.memories.push_back({.name = pipeline.devices[d].name, .computes = true});
+    if (d > 0) machine.memories[d].capacity = plan.devices[d].budget;
+  }
+  for (const Link& link : pipeline.links) {
+    machine.channels.push_back({link.from, link.to, link.bytes_per_second, link.latency});
+  }
+  return machine;
+}
+
+// Goes through the actions in one order, and makes each op when it first runs. So the ops stand in
+// the order of the plan.
+class Lowering {
+ public:
+  Lowering(const Pipeline& pipeline, const PipelinePlan& plan)
+      : pipeline_(pipeline),
+        plan_(plan),
+        reader_(pipeline, plan),
+        messages_(pipeline, plan),
+        index_{pipeline.chain.stages.size()},
+        chain_graph_(lower(pipeline.chain)),
+        accumulated_(index_.stages, 0),
+        count_(plan.devices.size(), 0),
+        ops_(3 * index_.stages + 1),
+        made_(ops_ * static_cast<size_t>(pipeline.micro_batches), -1) {
+    for (const PipelinePart& part : plan.parts) {
+      device_of_.insert(device_of_.end(), static_cast<size_t>(part.stages), part.device);
+    }
+    program_.machine = machine_of(pipeline, plan);
+    program_.graph.name = pipeline.name;
+    program_.graph.ops.reserve(made_.size());
+    values_.emplace(pipeline, device_of_, chain_graph_, program_.graph);
+  }
+
+  PipelineProgram build() {
+    for (const PipelinePlace& place :
+         internal::in_one_order(pipeline_, plan_, messages_, program_.stuck)) {
+      place_ = place;
+      perform(plan_.devices[place.device].order[place.action]);
+    }
+    if (!program_.stuck.empty()) return std::move(program_);
     add_missing_ops();
+    find_dead();
+    add_frees();
     return std::move(program_);
   }
 
  private:
-  [[noreturn]] void fail_at(const std::string& message) const {
-    throw InputError(message, {.pointer = fmt::format("/devices/{}/order/{}", device_, action_)});
+  // A Step is a run of an op, with its time in the chain.
+  struct Step {
+    OpIndex op;
+    int32_t variant;
+    Nanos time;
+  };
+
+  ValueIndex value_of(int64_t message) const {
+    const size_t boundary = messages_.boundary(message);
+    return values_->position(messages_.micro_batch(message), messages_.is_gradient(message)
+                                                                 ? index_.gradient(boundary)
+                                                                 : index_.activation(boundary));
   }
 
-  void check_parts() const {
-    const size_t stages = pipeline_.chain.stages.size();
-    for (size_t q = 0; q < plan_.parts.size(); ++q) {
-      const PipelinePart& part = plan_.parts[q];
-      const bool inside =
-          part.first_stage >= 0 && part.stages >= 1 &&
-          static_cast<size_t>(part.first_stage) < stages &&
-          static_cast<size_t>(part.stages) <= stages - static_cast<size_t>(part.first_stage);
-      if (inside) continue;
-      throw InputError(fmt::format("part {} has stages that the chain does not have", q),
-                       {.pointer = fmt::format("/parts/{}", q)});
-    }
-  }
-
-  const PipelinePart& part_of(const PipelineAction& action) const {
-    if (action.part < 0 || static_cast<size_t>(action.part) >= plan_.parts.size()) {
-      fail_at(fmt::format("the plan has no part {}", action.part));
-    }
-    const PipelinePart& part = plan_.parts[action.part];
-    if (part.device != static_cast<int32_t>(device_)) {
-      fail_at(fmt::format("part {} lies on another device", action.part));
-    }
-    if (action.micro_batch < 0 || action.micro_batch >= pipeline_.micro_batches) {
-      fail_at(fmt::format("there is no micro-batch {}", action.micro_batch));
-    }
-    return part;
-  }
-
-  const PartPlan& plan_for(const PipelinePart& part, const PipelineAction& action) const {
-    const auto m = static_cast<size_t>(action.micro_batch);
-    if (m >= part.plan_of.size() || part.plan_of[m] < 0 ||
-        static_cast<size_t>(part.plan_of[m]) >= part.plans.size()) {
-      fail_at(
-          fmt::format("part {} has no plan for micro-batch {}", action.part, action.micro_batch));
-    }
-    return part.plans[part.plan_of[m]];
+  void add(const BoundAction& action) {
+    program_.actions.push_back(action);
+    program_.places.push_back(place_);
   }
 
   void perform(const PipelineAction& action) {
-    const PipelinePart& part = part_of(action);
-    const int64_t m = action.micro_batch;
-    switch (action.kind) {
-      case PipelineActionKind::kForward:
-        for (const PartRun& run : plan_for(part, action).forward) {
-          const StageRun found = find(part, run);
-          if (found.phase != Phase::kForward) {
-            fail_at(fmt::format("the forward of a part cannot run \"{}\"", run.op));
-          }
-          add_run(m, found);
-        }
-        return;
-      case PipelineActionKind::kBackward:
-        for (const PartRun& run : plan_for(part, action).backward) add_run(m, find(part, run));
-        return;
-      case PipelineActionKind::kInputGradient:
-        return perform_split(m, part, plan_for(part, action).backward, false);
-      case PipelineActionKind::kWeightGradient:
-        return perform_split(m, part, plan_for(part, action).backward, true);
-      case PipelineActionKind::kReceive:
-      case PipelineActionKind::kSend:
-      case PipelineActionKind::kWait:
-        return add_message(m, part, action);
+    const int64_t message = messages_.of(action);
+    if (message >= 0) {
+      BoundAction one{ActionKind::kWait, value_of(message), 0, place_.device};
+      const bool sends = action.kind == PipelineActionKind::kSend;
+      if (sends || action.kind == PipelineActionKind::kReceive) {
+        one.kind = sends ? ActionKind::kSend : ActionKind::kReceive;
+        one.channel = messages_.link(message);
+        one.at = pipeline_.links[one.channel].from;
+        one.to = pipeline_.links[one.channel].to;
+      }
+      add(one);
     }
+    if (is_compute(action.kind)) compute(action);
   }
 
+  void compute(const PipelineAction& action) {
+    const int64_t m = action.micro_batch;
+    const PartRuns& runs = reader_.runs(action);
+    switch (action.kind) {
+      case PipelineActionKind::kForward:
+        for (const StageRun& run : *runs.forward) add_run(m, run);
+        break;
+      case PipelineActionKind::kBackward:
+        for (const StageRun& run : *runs.backward) add_run(m, run);
+        break;
+      default:
+        perform_split(m, *runs.backward, action.kind == PipelineActionKind::kWeightGradient);
+        break;
+    }
+    finish();
+  }
+
+  // Returns the option of a backward.
   const StageOption& option_of(const StageRun& run) const {
     return pipeline_.chain.stages[run.stage].options[run.variant];
   }
@@ -135,13 +225,33 @@ class ProgramBuilder {
     return weight_part(pipeline_, run.stage, option_of(run));
   }
 
+  // An action takes the sum of the times of its runs, rounded up on its device. Each run is rounded
+  // up alone, so that the last ones may take less.
+  void finish() {
+    const PipelineDevice& device = pipeline_.devices[place_.device];
+    Nanos sum;
+    for (const Step& step : steps_) sum += step.time;
+    Nanos left = time_on(device, sum);
+    for (Step& step : steps_) {
+      const Nanos time = std::min(left, time_on(device, step.time));
+      left -= time;
+      std::vector<Variant>& variants = program_.graph.ops[step.op].variants;
+      if (variants[step.variant].time != time) {
+        Variant shorter = variants[step.variant];
+        shorter.name += fmt::format(" ({})", variants.size());
+        shorter.time = time;
+        step.variant = static_cast<int32_t>(variants.size());
+        variants.push_back(std::move(shorter));
+      }
+      add({ActionKind::kRun, step.op, step.variant, place_.device});
+    }
+    steps_.clear();
+  }
+
   // Runs the backward without the weight parts of its stages, or these parts. The input of a stage
   // stays for a weight part that reads it. If the backward makes the input again for the stage
   // before, that is another value: what the weight part reads then counts as kept.
-  void perform_split(int64_t micro_batch, const PipelinePart& part,
-                     const std::vector<PartRun>& backward, bool weights) {
-    std::vector<StageRun> runs;
-    for (const PartRun& run : backward) runs.push_back(find(part, run));
+  void perform_split(int64_t micro_batch, const std::vector<StageRun>& runs, bool weights) {
     std::vector<char> made_later(index_.stages + 1, 0);  // by boundary
     std::vector<char> made_again;                        // by run, from the last one
     for (size_t r = runs.size(); r-- > 0;) {
@@ -154,89 +264,58 @@ class ProgramBuilder {
       if (weights) {
         if (split != nullptr) add_weight_run(micro_batch, runs[r], again);
       } else if (split != nullptr) {
-        push_run(split_op(micro_batch, runs[r], again), runs[r].variant);
+        push_run(split_op(micro_batch, runs[r], again), runs[r].variant,
+                 rest_of_backward(*split, option_of(runs[r])).time);
       } else {
         add_run(micro_batch, runs[r]);
       }
     }
   }
 
-  StageRun find(const PipelinePart& part, const PartRun& run) {
-    const auto known = found_.find({run.op, run.variant});
-    StageRun result;
-    if (known != found_.end()) {
-      result = known->second;
-    } else {
-      result = look_up(run);
-      found_.emplace(std::pair{run.op, run.variant}, result);
-    }
-    const bool inside = result.phase == Phase::kLoss
-                            ? end_of(part) == index_.stages
-                            : result.stage >= begin_of(part) && result.stage < end_of(part);
-    if (!inside) fail_at(fmt::format("the part does not have \"{}\"", run.op));
-    return result;
+  // An op of a micro-batch is made once. Behind the ops of the chain stand the weight parts.
+  OpIndex& slot(int64_t micro_batch, size_t op) {
+    return made_[ops_ * static_cast<size_t>(micro_batch) + op];
+  }
+  OpIndex make(Op op) {
+    program_.graph.ops.push_back(std::move(op));
+    return static_cast<OpIndex>(program_.graph.ops.size()) - 1;
   }
 
-  StageRun look_up(const PartRun& run) {
-    if (ops_of_chain_.empty()) {
-      for (size_t o = 0; o < chain_graph_.ops.size(); ++o) {
-        ops_of_chain_.emplace(chain_graph_.ops[o].id, static_cast<OpIndex>(o));
-      }
+  void push_run(OpIndex op, int32_t variant, Nanos time) {
+    if (++count_[place_.device] > kMostProgramRuns) {
+      throw InputError(fmt::format("a device runs more than {} operations", kMostProgramRuns),
+                       {.pointer = fmt::format("/devices/{}", place_.device)});
     }
-    const auto found = ops_of_chain_.find(run.op);
-    if (found == ops_of_chain_.end()) {
-      fail_at(fmt::format("the chain has no operation \"{}\"", run.op));
-    }
-    const Op& op = chain_graph_.ops[found->second];
-    for (size_t v = 0; v < op.variants.size(); ++v) {
-      if (op.variants[v].name != run.variant) continue;
-      return {op.phase, index_.stage_of(found->second).value_or(index_.stages),
-              static_cast<int32_t>(v)};
-    }
-    fail_at(fmt::format("\"{}\" has no variant \"{}\"", run.op, run.variant));
-  }
-
-  // An op of a micro-batch is made once.
-  enum class Sort : int64_t { kOfChain, kWeightPart, kReceive, kSend, kWait };
-  OpIndex& slot(int64_t micro_batch, Sort sort, OpIndex op) {
-    const int64_t kinds = 5, ops = 2 * static_cast<int64_t>(index_.stages) + 1;
-    return made_.try_emplace((micro_batch * kinds + static_cast<int64_t>(sort)) * ops + op, -1)
-        .first->second;
-  }
-
-  void push_run(OpIndex op, int32_t variant) {
-    if (static_cast<int64_t>(program_.runs.size()) >= kMostProgramRuns) {
-      fail_at(fmt::format("the device runs more than {} operations", kMostProgramRuns));
-    }
-    program_.runs.push_back({op, variant});
+    steps_.push_back({op, variant, time});
   }
 
   OpIndex op_of(const StageRun& run) const {
-    switch (run.phase) {
-      case Phase::kForward:
-        return index_.forward(run.stage);
-      case Phase::kLoss:
-        return index_.loss();
-      case Phase::kBackward:
-        return index_.backward(run.stage);
-    }
-    return 0;
+    if (run.phase == Phase::kLoss) return index_.loss();
+    return run.phase == Phase::kForward ? index_.forward(run.stage) : index_.backward(run.stage);
   }
 
   void add_run(int64_t micro_batch, const StageRun& run) {
-    push_run(chain_op(micro_batch, op_of(run)), run.variant);
+    const OpIndex op = op_of(run);
+    const Nanos time = chain_graph_.ops[op].variants[run.variant].time;
+    push_run(chain_op(micro_batch, op), run.variant, time);
+  }
+
+  // Says whether a weight part of the next stage still reads what this stage wrote, on its device.
+  bool output_stays(int64_t micro_batch, size_t stage) const {
+    return read_later_.contains(place(micro_batch, stage + 1)) &&
+           device_of_[stage] == device_of_[stage + 1];
   }
 
   // Returns an op of the chain's graph for a micro-batch, without what it writes for the weights.
   Op copy_of(int64_t micro_batch, OpIndex op) const {
     Op copy = chain_graph_.ops[op];
-    copy.id = fmt::format("m{}/{}", micro_batch, copy.id);
+    copy.id = internal::prefix_of(micro_batch) + copy.id;
+    const size_t stage = index_.stage_of(op).value_or(index_.stages - 1);
     for (Variant& variant : copy.variants) {
       if (copy.phase == Phase::kBackward) {
-        const size_t stage = *index_.stage_of(op);
         std::erase(variant.writes, index_.weight_gradient(stage));
         // The output of the stage may stay for a weight part of the stage behind.
-        if (read_later_.contains(place(micro_batch, stage + 1)) &&
+        if (output_stays(micro_batch, stage) &&
             std::erase(variant.consumes, index_.activation(stage + 1)) > 0) {
           variant.workspace -= std::min(variant.workspace, counted_output(stage));
         }
@@ -244,43 +323,48 @@ class ProgramBuilder {
       for (auto* list : {&variant.reads, &variant.writes, &variant.consumes}) {
         for (ValueIndex& value : *list) value = values_->position(micro_batch, value);
       }
+      settle(stage, variant);
     }
     return copy;
   }
 
+  // Gives a variant of a stage its device, and the time that it takes there.
+  void settle(size_t stage, Variant& variant) const {
+    variant.at = home_name(pipeline_, device_of_[stage]);
+    variant.time = time_on(pipeline_.devices[device_of_[stage]], variant.time);
+  }
+
   OpIndex chain_op(int64_t micro_batch, OpIndex op) {
-    OpIndex& made = slot(micro_batch, Sort::kOfChain, op);
+    OpIndex& made = slot(micro_batch, static_cast<size_t>(op));
     if (made >= 0) return made;
-    made = static_cast<OpIndex>(program_.graph.ops.size());
     Op copy = copy_of(micro_batch, op);
     if (copy.phase == Phase::kBackward) {
       const size_t stage = *index_.stage_of(op);
       for (Variant& variant : copy.variants) accumulate(stage, variant);
       accumulated_[stage] = 1;
     }
-    program_.graph.ops.push_back(std::move(copy));
-    return made;
+    return made = make(std::move(copy));
   }
 
   // Adds the backward of a stage whose weight part comes later. `again`: the input of the stage is
   // made again before that.
   OpIndex split_op(int64_t micro_batch, const StageRun& run, bool again) {
-    OpIndex& made = slot(micro_batch, Sort::kOfChain, op_of(run));
+    OpIndex& made = slot(micro_batch, static_cast<size_t>(op_of(run)));
     if (made >= 0) return made;
-    made = static_cast<OpIndex>(program_.graph.ops.size());
     Op copy = copy_of(micro_batch, op_of(run));
     const WeightPart& part = *weight_part(pipeline_, run.stage);
     const ValueIndex kept = values_->kept(micro_batch, run.stage);
     const ValueIndex input = values_->position(micro_batch, index_.activation(run.stage));
     const Cost rest = rest_of_backward(part, option_of(run));
     const bool reads_input = part.reads_input && option_of(run).reads_input;
-    const bool output_stays = option_of(run).reads_output && option_of(run).consumes &&
-                              read_later_.contains(place(micro_batch, run.stage + 1));
+    const bool stays = option_of(run).reads_output && option_of(run).consumes &&
+                       output_stays(micro_batch, run.stage);
     for (Variant& variant : copy.variants) {  // The cost is that of the variant that runs.
       variant.time = rest.time;
       variant.workspace = rest.workspace;
-      if (output_stays) variant.workspace -= std::min(rest.workspace, counted_output(run.stage));
+      if (stays) variant.workspace -= std::min(rest.workspace, counted_output(run.stage));
       variant.writes.push_back(kept);
+      settle(run.stage, variant);
       if (!reads_input) continue;
       std::erase(variant.consumes, input);
       if (again) variant.consumes.push_back(input);
@@ -290,8 +374,7 @@ class ProgramBuilder {
     } else if (reads_input) {
       read_later_.insert(place(micro_batch, run.stage));
     }
-    program_.graph.ops.push_back(std::move(copy));
-    return made;
+    return made = make(std::move(copy));
   }
 
   // The first micro-batch makes the gradient of the stage's weights. Every other one makes its own
@@ -315,15 +398,11 @@ class ProgramBuilder {
 
   void add_weight_run(int64_t micro_batch, const StageRun& run, bool again) {
     const size_t stage = run.stage;
+    const WeightPart& part = *weight_part(pipeline_, stage);
     read_later_.erase(place(micro_batch, stage));
-    OpIndex& made = slot(micro_batch, Sort::kWeightPart, index_.backward(stage));
+    OpIndex& made = slot(micro_batch, 2 * index_.stages + 1 + stage);
     if (made < 0) {
-      made = static_cast<OpIndex>(program_.graph.ops.size());
-      Op op{.id = fmt::format("m{}/W{}", micro_batch, stage),
-            .phase = Phase::kBackward,
-            .variants = {Variant{}}};
-      Variant& variant = op.variants.front();
-      const WeightPart& part = *weight_part(pipeline_, stage);
+      Variant variant;
       variant.time = part.cost.time;
       variant.workspace = part.cost.workspace;
       variant.reads = {values_->kept(micro_batch, stage)};
@@ -333,93 +412,95 @@ class ProgramBuilder {
       }
       accumulate(stage, variant);
       accumulated_[stage] = 1;
-      program_.graph.ops.push_back(std::move(op));
+      settle(stage, variant);
+      made = make({.id = internal::prefix_of(micro_batch) + "W" + std::to_string(stage),
+                   .phase = Phase::kBackward,
+                   .variants = {std::move(variant)}});
     }
-    push_run(made, 0);
-  }
-
-  // Messages of a part: activations come before its first stage and go behind its last one,
-  // gradients the other way.
-  void add_message(int64_t micro_batch, const PipelinePart& part, const PipelineAction& action) {
-    const bool receives = action.kind == PipelineActionKind::kReceive;
-    const bool activation = action.message == MessageKind::kActivation;
-    const size_t boundary = receives == activation ? begin_of(part) : end_of(part);
-    const ValueIndex of_chain =
-        activation ? index_.activation(boundary) : index_.gradient(boundary);
-    if (boundary == (receives == activation ? 0 : index_.stages)) {
-      fail_at(fmt::format("there is no part {} this one", boundary == 0 ? "before" : "behind"));
-    }
-    const Sort sort = receives                                   ? Sort::kReceive
-                      : action.kind == PipelineActionKind::kSend ? Sort::kSend
-                                                                 : Sort::kWait;
-    const auto place = static_cast<OpIndex>(boundary + (activation ? 0 : index_.stages));
-    OpIndex& made = slot(micro_batch, sort, place);
-    if (made < 0) {
-      made = static_cast<OpIndex>(program_.graph.ops.size());
-      const ValueIndex value = values_->position(micro_batch, of_chain);
-      Op op{.id = fmt::format("{} {}", to_string(action.kind), program_.graph.values[value].id),
-            .once = true,
-            .variants = {Variant{}}};
-      (receives ? op.variants.front().writes : op.variants.front().reads) = {value};
-      program_.graph.ops.push_back(std::move(op));
-    }
-    push_run(made, 0);
+    push_run(made, 0, part.cost.time);
   }
 
   // The graph has ops that never run, too, so that a judge finds that their runs are missing.
   void add_missing_ops() {
-    for (const PipelinePart& part : plan_.parts) {
-      if (part.device != static_cast<int32_t>(device_)) continue;
-      for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
-        for (size_t i = begin_of(part); i < end_of(part); ++i) chain_op(m, index_.forward(i));
-        if (end_of(part) == index_.stages) chain_op(m, index_.loss());
-        for (size_t i = end_of(part); i-- > begin_of(part);) chain_op(m, index_.backward(i));
+    for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
+      for (size_t op = 0; op < chain_graph_.ops.size(); ++op) chain_op(m, static_cast<OpIndex>(op));
+    }
+  }
+
+  std::string what(const BoundAction& action) const {
+    const Graph& graph = program_.graph;
+    if (action.kind == ActionKind::kRun) return graph.ops[action.target].id;
+    return fmt::format("{} {}", to_string(action.kind), graph.values[action.target].id);
+  }
+
+  // Finds what reads a value that is not there.
+  void find_dead() {
+    enum class There : char { kNot, kComing, kYes };
+    const Graph& graph = program_.graph;
+    PlaceMap<There> there(graph.values.size());
+    for (int64_t m = 0; m < pipeline_.micro_batches; ++m) {
+      there.at(values_->position(m, index_.activation(0)), device_of_[0]) = There::kYes;
+    }
+    std::vector<char> dead(plan_.devices.size(), 0);
+    for (size_t a = 0; a < program_.actions.size(); ++a) {
+      const BoundAction& action = program_.actions[a];
+      const auto& [memory, reads, writes, run] = internal::model::touched(graph, action);
+      for (const ValueIndex value : reads) {
+        There& found = there.at(value, memory);
+        if (action.kind == ActionKind::kWait && found == There::kComing) found = There::kYes;
+        if (found == There::kYes || std::exchange(dead[program_.places[a].device], 1)) continue;
+        program_.dead.push_back(
+            {program_.places[a],
+             fmt::format(
+                 "{} reads {}, {}", what(action), graph.values[value].id,
+                 found == There::kNot ? "which is not live" : "which may still be coming")});
+      }
+      if (run != nullptr) {
+        for (const ValueIndex value : run->consumes) there.at(value, memory) = There::kNot;
+      }
+      const bool comes = action.kind == ActionKind::kReceive;
+      for (const ValueIndex value : writes) {
+        there.at(value, memory) = comes ? There::kComing : There::kYes;
       }
     }
+    std::ranges::sort(program_.dead, {},
+                      [](const PipelineFlaw& flaw) { return flaw.place.device; });
+  }
+
+  // A free is a part of what stands before it.
+  void add_frees() {
+    program_.actions = with_bound_frees(program_.graph, std::move(program_.actions));
+    std::vector<PipelinePlace> places;
+    places.reserve(program_.actions.size());
+    size_t next = 0;
+    for (const BoundAction& action : program_.actions) {
+      places.push_back(action.kind == ActionKind::kFree ? places.back() : program_.places[next++]);
+    }
+    program_.places = std::move(places);
   }
 
   const Pipeline& pipeline_;
   const PipelinePlan& plan_;
-  size_t device_;
-  size_t action_ = 0;
+  RunReader reader_;
+  PipelineMessages messages_;
+  PipelineProgram program_;
+  PipelinePlace place_;  // what is performed now
   ChainIndex index_;
   Graph chain_graph_;
-  DeviceProgram program_;
-  std::optional<DeviceValues> values_;
-  std::vector<char> accumulated_;  // by stage: whether an earlier op writes its weight gradient
-  std::unordered_map<int64_t, OpIndex> made_;
+  std::optional<PipelineValues> values_;
+  std::vector<int32_t> device_of_;  // by stage
+  std::vector<char> accumulated_;   // by stage: whether an earlier op writes its weight gradient
+  std::vector<int64_t> count_;      // by device: its runs
+  size_t ops_;                      // of a micro-batch
+  std::vector<OpIndex> made_;       // by micro-batch and op, or -1
   std::unordered_set<int64_t> read_later_;  // places of inputs that a weight part will read
-  std::unordered_map<std::string, OpIndex> ops_of_chain_;
-  std::map<std::pair<std::string, std::string>, StageRun> found_;
+  std::vector<Step> steps_;                 // of the compute action
 };
 
 }  // namespace
 
-DeviceProgram lower(const Pipeline& pipeline, const PipelinePlan& plan, size_t device) {
-  if (device >= plan.devices.size()) {
-    throw InputError(fmt::format("the plan has no device {}", device));
-  }
-  return ProgramBuilder(pipeline, plan, device).build();
-}
-
-std::vector<Nanos> action_times(const Pipeline& pipeline, const PipelinePlan& plan, size_t device) {
-  const DeviceProgram program = lower(pipeline, plan, device);
-  return action_times(pipeline, program, device);
-}
-
-std::vector<Nanos> action_times(const Pipeline& pipeline, const DeviceProgram& program,
-                                size_t device) {
-  std::vector<Nanos> times;
-  size_t run = 0;
-  for (const size_t end : program.ends) {
-    Nanos time;
-    for (; run < end; ++run) {
-      const Run& one = program.runs[run];
-      time += program.graph.ops[one.op].variants[one.variant].time;
-    }
-    times.push_back(time_on(pipeline.devices[device], time));
-  }
-  return times;
+PipelineProgram lower(const Pipeline& pipeline, const PipelinePlan& plan) {
+  return Lowering(pipeline, plan).build();
 }
 
 }  // namespace reprise

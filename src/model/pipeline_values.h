@@ -1,6 +1,7 @@
-// Lays out the values of what one device of a pipeline does.
+// Lays out the values of a pipeline.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "reprise/model/graph.h"
@@ -15,42 +16,51 @@ inline size_t end_of(const PipelinePart& part) {
   return static_cast<size_t>(part.first_stage) + static_cast<size_t>(part.stages);
 }
 
-// DeviceValues gives the values of a device their positions. The weight gradients of its stages
-// stand first. Behind them each micro-batch has a block of the same form: the values of the chain's
-// graph that touch a stage of the device, and then what the weight parts of its stages keep.
-class DeviceValues {
- public:
-  // Adds the values, their sizes and the results to `graph`. `chain_graph` is the lowered chain.
-  DeviceValues(const Pipeline& pipeline, const PipelinePlan& plan, size_t device,
-               const Graph& chain_graph, Graph& graph);
+// Returns how a home and a variant name the memory of a device: the first one has no name there.
+inline std::string home_name(const Pipeline& pipeline, int32_t device) {
+  return device == 0 ? std::string() : pipeline.devices[device].name;
+}
 
-  // Returns the position of a value of the chain's graph for a micro-batch.
+// Returns what stands before the ids of a micro-batch.
+inline std::string prefix_of(int64_t micro_batch) {
+  return "m" + std::to_string(micro_batch) + "/";
+}
+
+// PipelineValues gives the values of a pipeline their positions. First stands what each device holds
+// during the whole step, and then the weight gradients of the stages. Behind them each micro-batch has
+// a block of the same form: the values of the chain's graph, and then what the weight parts keep.
+class PipelineValues {
+ public:
+  // Adds the values, their sizes and the results to `graph`. `device_of` is by stage.
+  PipelineValues(const Pipeline& pipeline, const std::vector<int32_t>& device_of,
+                 const Graph& chain_graph, Graph& graph);
+
+  // Returns the position of a value of the chain's graph for a micro-batch; of no weight gradient.
   ValueIndex position(int64_t micro_batch, ValueIndex of_chain) const {
-    return in_block(micro_batch, own_[of_chain]);
+    const auto boundaries = static_cast<ValueIndex>(2 * (index_.stages + 1));
+    return in_block(micro_batch, of_chain < boundaries
+                                     ? of_chain
+                                     : of_chain - static_cast<ValueIndex>(index_.stages));
   }
   // Returns the position of what the weight part of a stage keeps for a micro-batch.
   ValueIndex kept(int64_t micro_batch, size_t stage) const {
     return in_block(micro_batch, kept_[stage]);
   }
-  ValueIndex weight_gradient(size_t stage) const { return weight_[stage]; }
+  ValueIndex weight_gradient(size_t stage) const {
+    return static_cast<ValueIndex>(devices_ + stage);
+  }
 
  private:
-  void add_weight_gradients(const Pipeline& pipeline, Graph& graph);
-  void lay_out_block(const Pipeline& pipeline);
-  void add_blocks(const Pipeline& pipeline, const Graph& chain_graph, Graph& graph);
   ValueIndex in_block(int64_t micro_batch, ValueIndex offset) const {
-    return static_cast<ValueIndex>(first_value_ + block_ * static_cast<size_t>(micro_batch) +
+    const size_t first = devices_ + index_.stages;
+    return static_cast<ValueIndex>(first + block_ * static_cast<size_t>(micro_batch) +
                                    static_cast<size_t>(offset));
   }
 
   ChainIndex index_;
-  std::vector<char> mine_;          // by stage: whether the device has it
-  std::vector<char> touched_;       // by boundary: whether a stage of the device is beside it
-  std::vector<ValueIndex> weight_;  // by stage: its weight gradient, or -1
-  std::vector<ValueIndex> own_;     // by value of the chain's graph: its place in a block, or -1
-  std::vector<ValueIndex> kept_;    // by stage: the place of what its weight part keeps, or -1
-  std::vector<ValueIndex> taken_;   // by place in a block: the value of the chain's graph
-  size_t first_value_ = 0, block_ = 0;
+  size_t devices_;
+  size_t block_;                  // the number of values of a micro-batch
+  std::vector<ValueIndex> kept_;  // by stage: the place of what its weight part keeps, or -1
 };
 
 }  // namespace reprise::internal

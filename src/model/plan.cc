@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <iterator>
 #include <unordered_set>
+#include <utility>
 
 #include "model/contains.h"
+#include "model/place_map.h"
+#include "model/touched.h"
 #include "reprise/model/errors.h"
 
 namespace reprise {
@@ -15,8 +18,9 @@ using internal::model::contains;
 
 namespace {
 
-// Next says what the runs after a point do first to a value.
-enum class Next : char { kNothing, kRead, kWrite };
+// Next says what the actions after a point do first to a value in a memory. What a link reads is under
+// way from the send to the wait.
+enum class Next : char { kNothing, kRead, kWrite, kUnderWay };
 
 // Says whether the run itself takes the memory of this value: it consumes the value or reuses it.
 bool takes(const Variant& variant, ValueIndex value) {
@@ -33,31 +37,6 @@ const Variant& variant_of(const Graph& graph, const Run& run) {
   return graph.ops[run.op].variants[run.variant];
 }
 
-// Returns for every run the values to free after it, in ascending order. A value dies at the last
-// run that touches it before it is written again, so that only the values that a run touches need a
-// look.
-std::vector<std::vector<ValueIndex>> find_frees(const Graph& graph, const std::vector<Run>& runs) {
-  std::vector<char> is_result(graph.values.size(), 0);
-  for (const ValueIndex result : graph.results) is_result[result] = 1;
-  std::vector<Next> next(graph.values.size(), Next::kNothing);
-  std::vector<std::vector<ValueIndex>> frees(runs.size());
-  for (size_t r = runs.size(); r-- > 0;) {
-    const Variant& variant = variant_of(graph, runs[r]);
-    for (const auto* list : {&variant.reads, &variant.writes}) {
-      for (const ValueIndex value : *list) {
-        const bool stays = graph.values[value].kind == ValueKind::kInput ||
-                           next[value] == Next::kRead ||
-                           (next[value] == Next::kNothing && is_result[value]);
-        if (!stays && !takes(variant, value)) frees[r].push_back(value);
-      }
-    }
-    std::sort(frees[r].begin(), frees[r].end());
-    for (const ValueIndex value : variant.writes) next[value] = Next::kWrite;
-    for (const ValueIndex value : variant.reads) next[value] = Next::kRead;
-  }
-  return frees;
-}
-
 }  // namespace
 
 bool same_problem(const ProblemId& a, const ProblemId& b) {
@@ -65,31 +44,65 @@ bool same_problem(const ProblemId& a, const ProblemId& b) {
   return a.format == b.format && a.name == b.name && !other_hash;
 }
 
+// A value dies at the last action that touches it before it is written again, so that only the values
+// that an action touches need a look.
+std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundAction> actions) {
+  std::vector<char> is_result(graph.values.size(), 0);
+  for (const ValueIndex result : graph.results) is_result[result] = 1;
+  internal::model::PlaceMap<Next> next(graph.values.size());
+  std::vector<BoundAction> all;  // from the last one
+  all.reserve(2 * actions.size());
+  std::vector<ValueIndex> frees;
+  for (size_t a = actions.size(); a-- > 0;) {
+    const internal::model::Touched touched = internal::model::touched(graph, actions[a]);
+    frees.clear();
+    for (const auto& list : {touched.reads, touched.writes}) {
+      for (const ValueIndex value : list) {
+        const Next then = next.get(value, touched.memory);
+        const bool stays = graph.values[value].kind == ValueKind::kInput || then == Next::kRead ||
+                           then == Next::kUnderWay || (then == Next::kNothing && is_result[value]);
+        const bool taken = touched.run != nullptr && takes(*touched.run, value);
+        if (!stays && !taken) frees.push_back(value);
+      }
+    }
+    std::sort(frees.begin(), frees.end());
+    for (size_t f = frees.size(); f-- > 0;) {
+      all.push_back({ActionKind::kFree, frees[f], 0, touched.memory});
+    }
+    for (const ValueIndex value : touched.writes) {
+      Next& then = next.at(value, touched.memory);
+      if (then != Next::kUnderWay || touched.run == nullptr) then = Next::kWrite;
+    }
+    for (const ValueIndex value : touched.reads) {
+      Next& then = next.at(value, touched.memory);
+      if (then != Next::kUnderWay || touched.run == nullptr) then = Next::kRead;
+      if (actions[a].kind == ActionKind::kWait) then = Next::kUnderWay;
+    }
+    all.push_back(std::move(actions[a]));
+  }
+  std::reverse(all.begin(), all.end());
+  return all;
+}
+
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs) {
-  const std::vector<std::vector<ValueIndex>> frees = find_frees(graph, runs);
   std::vector<char> live(graph.values.size(), 0);
   for (size_t v = 0; v < graph.values.size(); ++v) {
     live[v] = graph.values[v].kind == ValueKind::kInput;
   }
-  std::vector<Action> actions;
+  std::vector<BoundAction> actions;
   for (size_t r = 0; r < runs.size(); ++r) {
     const Variant& variant = variant_of(graph, runs[r]);
-    const std::string& op = graph.ops[runs[r].op].id;
     for (const ValueIndex value : variant.reads) {
-      if (!live[value]) {
-        throw InternalError(fmt::format("run {} ({} {}) reads {}, which is not there", r, op,
-                                        variant.name, graph.values[value].id));
-      }
+      if (live[value]) continue;
+      throw InternalError(fmt::format("run {} ({} {}) reads {}, which is not there", r,
+                                      graph.ops[runs[r].op].id, variant.name,
+                                      graph.values[value].id));
     }
-    actions.push_back({ActionKind::kRun, op, variant.name});
+    actions.push_back({ActionKind::kRun, runs[r].op, runs[r].variant});
     for (const ValueIndex value : variant.reads) live[value] = !takes(variant, value);
     for (const ValueIndex value : variant.writes) live[value] = 1;
-    for (const ValueIndex value : frees[r]) {
-      live[value] = 0;
-      actions.push_back({ActionKind::kFree, graph.values[value].id, ""});
-    }
   }
-  return actions;
+  return with_names(graph, with_bound_frees(graph, std::move(actions)), {});
 }
 
 namespace {
@@ -156,10 +169,33 @@ bool moves_values(const Plan& plan) {
         return !action.at.empty();
       case ActionKind::kCopy:
       case ActionKind::kWait:
+      case ActionKind::kSend:
+      case ActionKind::kReceive:
         return true;
     }
     return false;
   });
+}
+
+std::vector<Action> with_names(const Graph& graph, const std::vector<BoundAction>& actions,
+                               const Machine& machine) {
+  std::vector<Action> named;
+  named.reserve(actions.size());
+  const auto memory = [&](int32_t m) { return machine.memories[m].name; };
+  for (const BoundAction& action : actions) {
+    Action& one = named.emplace_back(Action{.kind = action.kind, .id = {}, .variant = {}});
+    one.after = action.after;
+    if (action.kind == ActionKind::kRun) {
+      const Op& op = graph.ops[action.target];
+      one.id = op.id;
+      one.variant = op.variants[action.variant].name;
+      continue;
+    }
+    one.id = graph.values[action.target].id;
+    if (action.kind != ActionKind::kFree || action.at != 0) one.at = memory(action.at);
+    if (has_two_ends(action.kind)) one.to = memory(action.to);
+  }
+  return named;
 }
 
 const char* to_string(ActionKind kind) {
@@ -172,6 +208,10 @@ const char* to_string(ActionKind kind) {
       return "copy";
     case ActionKind::kWait:
       return "wait";
+    case ActionKind::kSend:
+      return "send";
+    case ActionKind::kReceive:
+      return "receive";
   }
   return "?";
 }

@@ -31,9 +31,11 @@ class Writer {
           if (action.at == 0) end(action.target);
           break;
         case ActionKind::kCopy:
+        case ActionKind::kReceive:
           if (action.to == 0) begin(action.target);
           break;
         case ActionKind::kWait:
+        case ActionKind::kSend:
           break;
       }
       clock_ += 2;

@@ -63,6 +63,8 @@ std::vector<Bytes> held_at_the_turn(const Graph& graph, const std::vector<Action
         break;
       case ActionKind::kCopy:  // A value that has come back is the copy's, and nobody's here.
       case ActionKind::kWait:
+      case ActionKind::kSend:
+      case ActionKind::kReceive:
         break;
     }
   }

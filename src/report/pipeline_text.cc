@@ -69,8 +69,9 @@ std::string devices_table(const PipelinePlan& plan, const PipelineTimeline& time
 size_t runs_again(const PartPlan& plan) {
   size_t again = 0;
   for (const PartRun& run : plan.backward) {
-    if (!run.op.starts_with('F')) continue;
-    again += std::ranges::any_of(plan.forward, [&](const PartRun& r) { return r.op == run.op; });
+    if (run.phase != Phase::kForward) continue;
+    again +=
+        std::ranges::any_of(plan.forward, [&](const PartRun& r) { return r.stage == run.stage; });
   }
   return again;
 }

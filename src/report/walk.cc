@@ -34,7 +34,10 @@ class Walker {
         if (action.at == 0) end(action.target);
         return;
       case ActionKind::kCopy:
+      case ActionKind::kReceive:
         if (action.to == 0) begin(action.target);
+        return;
+      case ActionKind::kSend:
         return;
       case ActionKind::kWait:
         if (walk_.timed && step.device == 0) now_ += static_cast<double>(step.time.count());

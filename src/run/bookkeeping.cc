@@ -78,7 +78,40 @@ void BookkeepingBackend::wait(ValueIndex value, int32_t memory) {
   const auto found = held_.find({value, memory});
   if (found == held_.end()) return;
   Nanos& clock = clocks_[waiting_device(*machine_, found->second.from, memory)];
-  clock = std::max(clock, found->second.came);
+  clock = std::max({clock, found->second.came, found->second.went});
+}
+
+void BookkeepingBackend::send(const CopyAction& message) {
+  if (machine_ == nullptr) return Backend::send(message);
+  handed_[queue_of(*machine_, message.channel)].push_back({message, clocks_[message.from]});
+  carry(message.channel);
+}
+
+void BookkeepingBackend::receive(const CopyAction& message) {
+  if (machine_ == nullptr) return Backend::receive(message);
+  hold(message.value, message.to);
+  held_[{message.value, message.to}].from = message.from;
+  rooms_[{message.value, message.to}] = clocks_[message.to];
+  carry(message.channel);
+}
+
+// Carries what was handed over first while there is room for it.
+void BookkeepingBackend::carry(int32_t channel) {
+  const int32_t queue = queue_of(*machine_, channel);
+  for (std::deque<Handed>& waiting = handed_[queue]; !waiting.empty(); waiting.pop_front()) {
+    const auto& [message, at] = waiting.front();
+    const auto room = rooms_.find({message.value, message.to});
+    if (room == rooms_.end()) return;
+    Held& source = held_[{message.value, message.from}];
+    Held& target = held_[{message.value, message.to}];
+    Nanos& free = channel_free_[queue];
+    free = std::max({free, at, room->second, source.came}) +
+           copy_time(machine_->channels[message.channel], graph_.values[message.value].bytes);
+    source.over = std::max(source.over, free);
+    source.went = std::max(source.went, free);
+    target.came = target.over = free;
+    rooms_.erase(room);
+  }
 }
 
 Nanos BookkeepingBackend::time() const { return *std::max_element(clocks_.begin(), clocks_.end()); }

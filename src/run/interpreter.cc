@@ -18,6 +18,8 @@ namespace {
 
 void Backend::copy(const CopyAction& /*copy*/) { refuse(); }
 void Backend::wait(ValueIndex /*value*/, int32_t /*memory*/) { refuse(); }
+void Backend::send(const CopyAction& /*message*/) { refuse(); }
+void Backend::receive(const CopyAction& /*message*/) { refuse(); }
 
 Program::Program(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
   const std::vector<BoundAction> bound = bind(graph, actions, machine);
@@ -50,6 +52,8 @@ Program::Program(const Graph& graph, const std::vector<Action>& actions, const M
         entry.memory = action.at;
         break;
       case ActionKind::kCopy:
+      case ActionKind::kSend:
+      case ActionKind::kReceive:
         entry.copy = {.action = static_cast<int64_t>(entries_.size()),
                       .value = action.target,
                       .channel = action.channel,
@@ -82,6 +86,12 @@ void execute(const Program& program, size_t begin, size_t end, Backend& backend)
         break;
       case ActionKind::kWait:
         backend.wait(entries[e].value, entries[e].memory);
+        break;
+      case ActionKind::kSend:
+        backend.send(entries[e].copy);
+        break;
+      case ActionKind::kReceive:
+        backend.receive(entries[e].copy);
         break;
     }
   }

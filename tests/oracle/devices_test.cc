@@ -28,7 +28,10 @@ void for_placings(uint64_t seed, int count, const Check& check) {
     const Machine machine = random_devices(random);
     const Graph graph = testing::spread(
         random, testing::random_graph(random, {.max_forward = 4, .roles = false}), machine);
-    const std::vector<Action> actions = random_placing(random, graph, machine);
+    std::vector<Action> actions = random_placing(random, graph, machine);
+    if (number % 2 == 1) {
+      actions = testing::with_random_messages(random, graph, machine, std::move(actions));
+    }
     SCOPED_TRACE("seed " + std::to_string(seed) + ", graph " + std::to_string(number) + ": " +
                  testing::describe(graph) + to_json(machine) + testing::describe(actions));
     check(graph, machine, actions, random);
@@ -53,7 +56,7 @@ bool has_overlap(const std::vector<Action>& actions, const Timeline& timeline) {
 }
 
 TEST(Devices, EveryAccountAgrees) {
-  int64_t copies = 0, overlaps = 0, stalls = 0;
+  int64_t copies = 0, messages = 0, overlaps = 0, stalls = 0;
   for_placings(
       61, 600,
       [&](const Graph& graph, const Machine& machine, const std::vector<Action>& actions,
@@ -70,6 +73,7 @@ TEST(Devices, EveryAccountAgrees) {
         overlaps += has_overlap(actions, timeline);
         copies += static_cast<int64_t>(timeline.transfers.size());
         for (size_t a = 0; a < actions.size(); ++a) {
+          messages += actions[a].kind == ActionKind::kSend;
           stalls += actions[a].kind == ActionKind::kFree && timeline.steps[a].time > Nanos(0);
         }
         // Capacities are kept exactly: one byte less is a violation.
@@ -88,25 +92,26 @@ TEST(Devices, EveryAccountAgrees) {
         }
       });
   EXPECT_GT(copies, 2000);
+  EXPECT_GT(messages, 1000);
   EXPECT_GT(overlaps, 100);
   EXPECT_GT(stalls, 50);
 }
 
 TEST(Devices, BytesHoldForAnyDurations) {
   Tight tight;
-  for_placings(62, 120, [&](const auto& graph, const auto& machine, const auto& actions,
-                            auto& random) {
-    testing::expect_bytes_for_any_durations(graph, machine, actions, random, tight);
-  });
+  for_placings(62, 120,
+               [&](const auto& graph, const auto& machine, const auto& actions, auto& random) {
+                 testing::expect_bytes_for_any_durations(graph, machine, actions, random, tight);
+               });
   EXPECT_GT(tight.others, 300);
 }
 
 TEST(Devices, DamagedPlansAreRefusedOrStillHold) {
   Judged judged;
-  for_placings(63, 800, [&](const auto& graph, const auto& machine, const auto& actions,
-                            auto& random) {
-    testing::expect_damaged_is_refused_or_holds(graph, machine, actions, random, judged);
-  });
+  for_placings(
+      63, 800, [&](const auto& graph, const auto& machine, const auto& actions, auto& random) {
+        testing::expect_damaged_is_refused_or_holds(graph, machine, actions, random, judged);
+      });
   EXPECT_GT(judged.refused, 250);
   EXPECT_GT(judged.accepted, 60);
 }

@@ -32,16 +32,9 @@ inline Plan claimed(const Graph& graph, const Machine& machine,
   return plan;
 }
 
-// simulate(), verify(), the interpreter, the event-driven machine, the packer and explain() agree on
-// time and bytes.
-inline void expect_accounts_agree(const Graph& graph, const Machine& machine, const Plan& plan,
-                                  const Timeline& timeline, const Explanation& explanation) {
-  const std::vector<Action>& actions = plan.actions;
-  std::string faults;
-  for (const Violation& violation : verify(graph, plan, plan.budget, machine)) {
-    faults += "\n" + violation.message;
-  }
-  ASSERT_EQ(faults, "");
+// simulate(), the interpreter, the event-driven machine and the packer agree on time and bytes.
+inline void expect_walks_agree(const Graph& graph, const Machine& machine,
+                               const std::vector<Action>& actions, const Timeline& timeline) {
   const EventResult events = run_events(graph, machine, actions);
   ASSERT_EQ(events.time, timeline.time.count());
   BookkeepingBackend backend(graph, &machine);
@@ -53,6 +46,17 @@ inline void expect_accounts_agree(const Graph& graph, const Machine& machine, co
   }
   ASSERT_EQ(live_bytes(plan_blocks(graph, actions, machine), Bytes(1)) + graph.fixed,
             timeline.peak);
+}
+
+// The same, with verify() and explain().
+inline void expect_accounts_agree(const Graph& graph, const Machine& machine, const Plan& plan,
+                                  const Timeline& timeline, const Explanation& explanation) {
+  std::string faults;
+  for (const Violation& violation : verify(graph, plan, plan.budget, machine)) {
+    faults += "\n" + violation.message;
+  }
+  ASSERT_EQ(faults, "");
+  expect_walks_agree(graph, machine, plan.actions, timeline);
   Bytes held;
   for (const Holder& holder : explanation.holders) held += holder.bytes;
   ASSERT_EQ(held, timeline.peak);
@@ -71,7 +75,7 @@ inline void expect_bytes_for_any_durations(const Graph& graph, const Machine& ma
     const double copies = std::exp2(static_cast<double>(random() % 9) - 4);
     const auto duration = [&](size_t action, int64_t usual) {
       const double noise = std::exp(static_cast<double>(random() % 1000) / 125 - 4);
-      const double scale = actions[action].kind == ActionKind::kCopy ? copies : 1;
+      const double scale = actions[action].kind == ActionKind::kRun ? 1 : copies;
       return static_cast<int64_t>(noise * scale * static_cast<double>(usual + 1));
     };
     const EventResult events = run_events(graph, machine, actions, duration);

@@ -148,7 +148,7 @@ TEST(DevicesPlanner, LayoutsAreValidPlans) {
         if (!layout.possible) return;
         ++possible;
         Plan plan;
-        plan.actions = named(ground, layout.actions);
+        plan.actions = with_names(ground.graph, layout.actions, ground.machine);
         ASSERT_EQ(reprise::bind(graph, plan.actions, machine), layout.actions);
         bool over = false;
         for (const Violation& violation : verify(graph, plan, budget, machine)) {

@@ -103,8 +103,8 @@ size_t runs_again(const PipelinedStep& step) {
   for (const reprise::PipelinePart& part : step.plan().parts) {
     for (const PartPlan& one : part.plans) {
       std::vector<std::string> ops;
-      for (const PartRun& run : one.forward) ops.push_back(run.op);
-      for (const PartRun& run : one.backward) ops.push_back(run.op);
+      for (const PartRun& run : one.forward) ops.push_back(name_of(run));
+      for (const PartRun& run : one.backward) ops.push_back(name_of(run));
       std::sort(ops.begin(), ops.end());
       again += static_cast<size_t>(ops.end() - std::unique(ops.begin(), ops.end()));
     }

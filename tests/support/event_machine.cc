@@ -81,10 +81,12 @@ class Events {
                          [&](const Variant& v) { return v.name == action.variant; });
   }
 
-  // Says who does an action. Both ends of a copy must have got to it. If neither is a device, the
+  // Says who does an action. A send and a receive are the two halves of a copy, done apart. Both ends
+  // of a copy must have got to it. If neither is a device, the
   // first device must have, too; and such a wait is its, as well.
   void hand_out() {
     std::map<Place, std::string> came_from;
+    std::map<Place, size_t> halves;  // by target: a send or a receive whose partner is to come
     for (size_t a = 0; a < actions_.size(); ++a) {
       const Action& action = actions_[a];
       std::set<std::string> whose;
@@ -103,6 +105,22 @@ class Events {
           queues_[queue_of(machine_, channel(action))].push_back(a);
           missing_[a] = whose.size();
           break;
+        case ActionKind::kSend:
+        case ActionKind::kReceive: {
+          const Place target{action.id, memory(action.to)};
+          const bool sends = action.kind == ActionKind::kSend;
+          whose = {sends ? at : target.second};
+          came_from[target] = at;
+          if (sends) queues_[queue_of(machine_, channel(action))].push_back(a);
+          if (const auto half = halves.find(target); half == halves.end()) {
+            halves[target] = a;
+          } else {
+            send_of_[a] = send_of_[half->second] = sends ? a : half->second;
+            missing_[send_of_[a]] = 2;
+            halves.erase(half);
+          }
+          break;
+        }
         case ActionKind::kWait: {
           const auto from = came_from.find({action.id, at});
           if (is_device(at)) {
@@ -161,9 +179,20 @@ class Events {
         if (name == memory(action.to)) coming_.insert({action.id, name});
         if (--missing_[index] == 0) reached_.insert(index);
         break;
+      case ActionKind::kSend:
+      case ActionKind::kReceive:
+        if (action.kind == ActionKind::kSend) {
+          going_.insert({action.id, name});
+        } else {
+          coming_.insert({action.id, name});
+          hold({action.id, name});
+        }
+        if (--missing_.at(send_of_.at(index)) == 0) reached_.insert(send_of_.at(index));
+        break;
       case ActionKind::kWait:
         // The copy may not have been reached by its other end.
         if (!over({action.id, memory(action.at)}, index)) return false;
+        if (!gone({action.id, memory(action.at)}, index)) return false;
         break;
     }
     note();
@@ -176,8 +205,21 @@ class Events {
   bool over(const Place& place, size_t before) const {
     for (size_t a = before; a-- > 0;) {
       const Action& action = actions_[a];
-      if (action.kind != ActionKind::kCopy || action.id != place.first) continue;
-      if (memory(action.to) == place.second) return done_.count(static_cast<int64_t>(a)) > 0;
+      if (action.id != place.first || memory(action.to) != place.second) continue;
+      if (action.kind == ActionKind::kCopy) return done_.count(static_cast<int64_t>(a)) > 0;
+      if (action.kind != ActionKind::kReceive) continue;
+      return done_.count(static_cast<int64_t>(send_of_.at(a))) > 0;
+    }
+    return true;
+  }
+
+  // Says whether all messages out of the place before this action are over.
+  bool gone(const Place& place, size_t before) const {
+    for (size_t a = 0; a < before; ++a) {
+      const Action& action = actions_[a];
+      if (action.kind != ActionKind::kSend || action.id != place.first) continue;
+      if (memory(action.at) != place.second) continue;
+      if (done_.count(static_cast<int64_t>(a)) == 0) return false;
     }
     return true;
   }
@@ -262,6 +304,7 @@ class Events {
   std::multiset<Place> coming_, going_;            // where copies go, and where they come from
   std::map<int32_t, std::vector<size_t>> queues_;  // copies that have not begun
   std::map<size_t, size_t> missing_;               // how many have not got to a copy
+  std::map<size_t, size_t> send_of_;               // by send or receive: the send of its message
   std::set<size_t> reached_;
   std::set<int32_t> busy_;
   std::set<int64_t> done_;

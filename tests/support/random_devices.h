@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "reprise/check/simulate.h"
+#include "reprise/model/errors.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/machine.h"
 #include "reprise/model/plan.h"
@@ -216,6 +218,54 @@ class RandomPlacing {
   std::vector<int64_t> copies_;
   std::vector<Action> actions_;
 };
+
+// Says whether an action is about a value in a memory, or could be.
+inline bool concerns(const Action& action, const std::string& value, const std::string& memory,
+                     const Graph& graph) {
+  if (action.kind != ActionKind::kRun) {
+    return action.id == value && (action.at == memory || action.to == memory);
+  }
+  for (const Variant& variant :
+       graph.ops[static_cast<size_t>(find_op(graph, action.id))].variants) {
+    if (variant.name != action.variant) continue;
+    for (const auto* list : {&variant.reads, &variant.writes}) {
+      for (const ValueIndex v : *list) {
+        if (graph.values[static_cast<size_t>(v)].id == value) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Makes messages of some copies: a receive up to eight actions before or behind the send, where the
+// plan can still be simulated.
+inline std::vector<Action> with_random_messages(std::mt19937_64& random, const Graph& graph,
+                                                const Machine& machine,
+                                                std::vector<Action> actions) {
+  for (Action& action : actions) action.after.clear();
+  for (size_t a = 0; a < actions.size(); ++a) {
+    if (actions[a].kind != ActionKind::kCopy || random() % 4 == 0) continue;
+    std::vector<Action> tried = actions;
+    Action receive = tried[a];
+    receive.kind = ActionKind::kReceive;
+    tried[a].kind = ActionKind::kSend;
+    const bool later = random() % 2 == 0;
+    size_t at = later ? a + 1 : a;
+    for (uint64_t steps = random() % 8; steps > 0; --steps) {
+      if (later ? at == tried.size() : at == 0) break;
+      if (concerns(tried[later ? at : at - 1], receive.id, receive.to, graph)) break;
+      at += later ? 1 : -1;
+    }
+    tried.insert(tried.begin() + static_cast<std::ptrdiff_t>(at), receive);
+    try {
+      simulate(graph, tried, machine);
+    } catch (const InputError&) {
+      continue;  // A copy would stand behind the message, for example.
+    }
+    actions = std::move(tried);
+  }
+  return actions;
+}
 
 inline std::vector<Action> random_placing(std::mt19937_64& random, const Graph& graph,
                                           const Machine& machine) {

@@ -109,22 +109,23 @@ TEST(Pipeline, TimesOnADeviceAreRoundedUp) {
   EXPECT_EQ(time_on(device, Nanos(7)), Nanos(11));
 }
 
-TEST(PipelineProgram, HasOneGradientForEachWeightAndAnOpForEachMessage) {
+TEST(PipelineProgram, HasOneGradientForEachWeightAndBothEndsOfEachMessage) {
   Pipeline pipeline = small();
   for (Stage& stage : pipeline.chain.stages) stage.weight_gradient = Bytes(4);
   const PipelinePlan plan = valid_plan(pipeline);
-  const DeviceProgram program = lower(pipeline, plan, 0);
+  const PipelineProgram program = lower(pipeline, plan);
   EXPECT_NO_THROW(validate(program.graph));
-  int64_t weights = 0, messages = 0;
+  EXPECT_NO_THROW(validate(program.machine));
+  int64_t weights = 0, sends = 0, receives = 0;
   for (const Value& value : program.graph.values) weights += value.id == "w0";
-  for (const Op& op : program.graph.ops) {
-    messages +=
-        op.id.starts_with("send") || op.id.starts_with("wait") || op.id.starts_with("receive");
+  for (const BoundAction& action : program.actions) {
+    sends += action.kind == ActionKind::kSend && action.at == 0 && action.to == 1;
+    receives += action.kind == ActionKind::kReceive && action.at == 1 && action.to == 0;
   }
   EXPECT_EQ(weights, 1);
-  EXPECT_EQ(messages, 3 * 3);
-  EXPECT_EQ(program.ends.size(), plan.devices[0].order.size());
-  EXPECT_EQ(program.ends.back(), program.runs.size());
+  EXPECT_EQ(sends, 3);
+  EXPECT_EQ(receives, 3);
+  EXPECT_EQ(program.places.size(), program.actions.size());
 }
 
 TEST(PipelineVerify, AcceptsThePlansOfAllRows) {
@@ -173,6 +174,87 @@ TEST(PipelineVerify, SeesADeadlock) {
   EXPECT_FALSE(simulate_unless_stuck(pipeline, plan).has_value());
 }
 
+// The bytes of a message stay where it comes from until the wait, also if the part makes them again.
+TEST(PipelineProgram, HoldsWhatALinkReads) {
+  Pipeline pipeline = equal_stages(2, 1, Nanos(10), Nanos(12), Nanos(8));
+  pipeline.chain.stages[0].output = Bytes(100);
+  PipelinePlan plan = valid_plan(pipeline);
+  plan.parts[0].plans[0].forward[0].variant = "fast";
+  auto& backward = plan.parts[0].plans[0].backward;
+  backward.insert(backward.begin(), {Phase::kForward, 0, "keep"});
+  const auto peak = [&] { return simulate(pipeline, plan).devices[0].peak; };
+  EXPECT_EQ(peak(), Bytes(210));  // the output, its gradient, and what is saved
+  auto& order = plan.devices[0].order;
+  const auto wait = std::ranges::find(order, Kind::kWait, &PipelineAction::kind);
+  ASSERT_NE(wait, order.end());
+  std::rotate(wait, wait + 1, order.end());
+  EXPECT_EQ(peak(), Bytes(310));  // the output once more
+}
+
+// Two runs of 1 ns take 3 ns together where each alone takes 2 ns.
+TEST(PipelineProgram, RoundsTheTimeOfAnActionUpOnce) {
+  Pipeline pipeline = equal_stages(1, 1, Nanos(1), Nanos(1), Nanos(0), 2);
+  pipeline.devices[0].time_percent = 150;
+  const PipelineTimeline timeline = simulate(pipeline, valid_plan(pipeline));
+  EXPECT_EQ(timeline.devices[0].steps[0].end, Nanos(3));
+  EXPECT_EQ(timeline.time, Nanos(6));
+  EXPECT_EQ(timeline.devices[0].busy, Nanos(6));
+}
+
+// The weight part of the second stage still reads its input when the backward of the first one gives
+// its own back, on the other device.
+TEST(PipelineProgram, AWeightPartKeepsItsInputOnItsDeviceAlone) {
+  Pipeline pipeline = equal_stages(2, 2, Nanos(10), Nanos(12), Nanos(8));
+  Stage& first = pipeline.chain.stages[0];
+  first.output = Bytes(100);
+  first.options[0].reads_output = first.options[0].consumes = true;
+  first.options[0].backward.workspace = Bytes(1000);
+  pipeline.chain.stages[1].options[0].reads_input = true;
+  pipeline.stages[0].weight_part.reset();
+  pipeline.stages[1].weight_part->reads_input = true;
+  PipelinePlan plan = valid_plan(pipeline, "gpipe");
+  constexpr MessageKind kGradient = MessageKind::kGradient;
+  plan.devices[0].order.clear();
+  for (const int32_t m : {0, 1}) {
+    for (const Kind kind : {Kind::kForward, Kind::kSend, Kind::kWait, Kind::kBackward}) {
+      if (kind == Kind::kBackward) {
+        plan.devices[0].order.push_back({Kind::kReceive, 0, m, kGradient});
+      }
+      plan.devices[0].order.push_back({kind, 0, m});
+    }
+  }
+  plan.devices[1].order.clear();
+  for (const int32_t m : {0, 1}) {
+    for (const Kind kind : {Kind::kReceive, Kind::kForward, Kind::kInputGradient}) {
+      plan.devices[1].order.push_back({kind, 1, m});
+    }
+    plan.devices[1].order.push_back({Kind::kSend, 1, m, kGradient});
+    plan.devices[1].order.push_back({Kind::kWait, 1, m, kGradient});
+  }
+  for (const int32_t m : {0, 1}) plan.devices[1].order.push_back({Kind::kWeightGradient, 1, m});
+  EXPECT_EQ(simulate(pipeline, plan).devices[0].peak, Bytes(1000));
+}
+
+// The forward of the last part runs nothing here, and waits for its message. Its backward does not.
+TEST(PipelineVerify, SeesAReadOfAMessageThatMayStillBeComing) {
+  const Pipeline pipeline = equal_stages(2, 1, Nanos(10), Nanos(12), Nanos(8));
+  PipelinePlan plan = valid_plan(pipeline);
+  PartPlan& last = plan.parts[1].plans[0];
+  last.backward.insert(last.backward.begin(), last.forward[0]);
+  last.forward.clear();
+  EXPECT_NO_THROW(simulate(pipeline, plan));
+  auto& order = plan.devices[1].order;
+  const auto forward = std::ranges::find(order, Kind::kForward, &PipelineAction::kind);
+  const auto backward = std::ranges::find(order, Kind::kBackward, &PipelineAction::kind);
+  ASSERT_LT(forward, backward);
+  std::iter_swap(forward, backward);
+  const std::vector<Violation> found = verify(pipeline, plan);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].kind, ViolationKind::kNotLive);
+  EXPECT_NE(found[0].message.find("may still be coming"), std::string::npos) << found[0].message;
+  EXPECT_THROW(simulate(pipeline, plan), InputError);
+}
+
 TEST(PipelineVerify, SeesThatBothEndsOfALinkDiffer) {
   const Pipeline pipeline = equal_stages(2, 3, Nanos(10), Nanos(12), Nanos(8));
   PipelinePlan plan = valid_plan(pipeline, "gpipe");
@@ -206,7 +288,7 @@ TEST(PipelineVerify, SeesWhatDoesNotFitTheProblem) {
                 p.devices[0].order[0].micro_batch = 3;
               }).contains(V::kUnknownId));
   EXPECT_TRUE(kinds([](PipelinePlan& p) {
-                p.parts[0].plans[0].forward[0].op = "F9";
+                p.parts[0].plans[0].forward[0].stage = 9;
               }).contains(V::kUnknownId));
   EXPECT_TRUE(kinds([](PipelinePlan& p) {
                 p.parts[0].plans[0].forward[0].variant = "other";
@@ -317,7 +399,7 @@ TEST(PipelineProgram, HoldsTheInputOfAWeightPart) {
   plan.parts[0].plans[0].forward[0].variant = "fast";
   auto& backward = plan.parts[0].plans[0].backward;
   ASSERT_EQ(backward.size(), 3u);
-  backward.insert(backward.begin() + 2, {"F0", "keep"});
+  backward.insert(backward.begin() + 2, {Phase::kForward, 0, "keep"});
   part.consumes = false;
   EXPECT_EQ(live_at_the_end(), 102);
   EXPECT_TRUE(verify(pipeline, plan).front().kind == ViolationKind::kFalseClaim);

@@ -4,12 +4,11 @@
 // reads, and a backward until the gradient is; a wait waits until the link has carried its message.
 // Everything else begins when what stands before it is over. A message starts when its sender has
 // handed it over, its receiver has made room for it, and the link has carried the messages before
-// it. So times are the longest paths of a graph without a clock, and a plan for which there is no
-// such path is a deadlock.
+// it. If no order of all actions does that, the plan is a deadlock.
 //
-// The bytes of a device are those of its program (lower(), model/pipeline.h) under simulate() of
-// check/simulate.h. A message takes its bytes where it arrives from the receive on, and where it
-// comes from until the wait. So bytes depend on the order of the actions alone: a plan that holds
+// Times, bytes and faults are those of the plan's program (lower(), model/pipeline.h) under simulate()
+// and verify() of any plan, in the words of the pipeline. A message takes its bytes where it arrives
+// from the receive on, and where it comes from until the wait. So bytes depend on the order of the actions alone: a plan that holds
 // its budgets holds them however long operations and messages take.
 #pragma once
 
@@ -75,16 +74,10 @@ PipelineTimeline simulate(const Pipeline& pipeline, const PipelinePlan& plan);
 std::optional<PipelineTimeline> simulate_unless_stuck(const Pipeline& pipeline,
                                                       const PipelinePlan& plan);
 
-// Returns the time of a plan whose compute actions take these times, by device and action, in place
-// of their own; nothing for a deadlock. Bytes are not looked at. Throws InputError as simulate()
-// does, and for a list that does not have one time for each action. The cost is O(actions).
-std::optional<Nanos> time_with(const Pipeline& pipeline, const PipelinePlan& plan,
-                               const std::vector<std::vector<Nanos>>& times);
-
 // Returns the violations of a plan; a valid plan has none. If the parts and actions do not fit the
-// problem, only these faults are returned. Otherwise three things are checked. Each send has a
-// receive and a wait, both ends of a link have one order, and nothing waits for itself. The program
-// of each device passes verify() of check/verify.h with the device's budget. The claims hold: time,
+// problem, a send has no receive or no wait, the ends of a link differ in order, devices wait for each
+// other, or a device reads what is not there, only these faults are returned. Otherwise the program
+// must pass verify() of check/verify.h with the budgets of the devices. The claims must hold: time,
 // peaks, and a lower bound that is not above the time. The action of a violation is a position in
 // the order of the device that its id and message name.
 //

@@ -23,20 +23,6 @@
 
 namespace reprise {
 
-// A BoundAction is an action with its names looked up. The target of a run is an OpIndex, and that
-// of all others is a ValueIndex. Memories are positions in the machine.
-struct BoundAction {
-  ActionKind kind = ActionKind::kRun;
-  int32_t target = 0;
-  int32_t variant = 0;
-  int32_t at = 0;        // the memory of a run, a free or a wait, and the one that a copy reads
-  int32_t to = 0;        // the memory that a copy writes
-  int32_t channel = -1;  // the channel of a copy
-  std::vector<int64_t> after = {};
-
-  bool operator==(const BoundAction&) const = default;
-};
-
 // Looks the names of the actions up. Throws InputError, which names the action, if the graph lacks
 // an id or the machine a memory, a device or a channel, and if a copy comes after something that is
 // no earlier copy.
@@ -51,7 +37,7 @@ struct TimelineStep {
   Bytes during;  // the bytes of the first memory while the action runs, with the fixed bytes
   Bytes after;
   Nanos start;
-  // A copy does not hold up the runs. A wait may take time. A free takes none on a machine with one
+  // Copies, sends and receives do not hold up the runs. A wait may take time. A free takes none on a machine with one
   // device. With several, it may hold up the runs of its memory (docs/memories.md).
   Nanos time;
   int32_t device = 0;  // the memory whose clock `start` and `time` are of
@@ -59,9 +45,9 @@ struct TimelineStep {
   bool operator==(const TimelineStep&) const = default;
 };
 
-// A Transfer is a copy on its channel.
+// A Transfer is a copy or a message on its channel.
 struct Transfer {
-  int64_t action = 0;  // the position of the copy in the plan
+  int64_t action = 0;  // the position of the copy or of the send in the plan
   ValueIndex value = 0;
   int32_t channel = 0;
   Nanos issued = {};  // when the runs before it, at both of its ends, were over
@@ -77,15 +63,17 @@ struct Timeline {
   Bytes peak;
   int64_t peak_action = -1;  // the first action that reaches the peak; -1 if the initial level does
   Nanos time;                // when the last device is done
-  std::vector<Transfer> transfers = {};  // in the order of the plan
-  std::vector<Bytes> peaks = {};         // of every memory of the machine; [0] is `peak`
+  std::vector<Transfer> transfers =
+      {};                         // in the order of the plan; messages when both ends are there
+  std::vector<Bytes> peaks = {};  // of every memory of the machine; [0] is `peak`
+  std::vector<int64_t> peak_actions = {};  // the same of every memory; [0] is `peak_action`
 
   bool operator==(const Timeline&) const = default;
 };
 
 // Walks the actions and returns the memory and the time of each. Throws InputError for an unknown
 // name, for a read, copy, wait or free of a value that is not there or still under way, for a copy
-// to where the value is, and for a free of an input; the error's JSON pointer names the action.
+// to where the value is, for a wait for a message that cannot start, and for a free of an input; the error's JSON pointer names the action.
 // verify() checks all other rules. The cost is O(actions * values per action).
 Timeline simulate(const Graph& graph, const std::vector<Action>& actions,
                   const Machine& machine = {});

@@ -31,10 +31,12 @@ enum class ViolationKind {
   kOtherProblem,   // The plan is for another problem.
   kAlreadyThere,   // A copy goes to a memory where the value is already.
   kUnderWay,       // A value is read or given back, and nobody has waited for a copy of it.
-  // These are of pipelines only (check/pipeline.h).
-  kPart,       // A part has stages, plans or a device that do not fit the problem.
-  kUnmatched,  // A message lacks its send, receive, wait or link, or its ends differ in order.
-  kDeadlock,   // Devices wait for each other.
+  // A message lacks one of its ends, or is waited for before it can start. In a pipeline
+  // (check/pipeline.h) also: it lacks its wait or its link, or its ends differ in order.
+  kUnmatched,
+  // These are of pipelines only.
+  kPart,      // A part has stages, plans or a device that do not fit the problem.
+  kDeadlock,  // Devices wait for each other.
 };
 
 struct Violation {
@@ -51,7 +53,7 @@ struct Violation {
 // Memory is counted twice: by a walk over the actions, and by sums over the intervals in which
 // values are live. Throws InternalError if the two counts differ at any action. If `problem` is
 // given, it is compared with plan.problem: the format, the name, and the sha256 where both have
-// one. The cost is O(actions * (values per action + memories)).
+// one. The cost is O(actions * values per action).
 //
 // A plan that moves values, or runs on several devices, is judged with its machine. The budget is
 // that of the first memory; the others have their capacities. Nothing in these counts is a time: a

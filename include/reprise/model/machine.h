@@ -48,9 +48,9 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-inline constexpr size_t kMostMemories = 16;
+inline constexpr size_t kMostMemories = 4096;
 
-// Throws InputError, with a JSON pointer, unless there are 1..16 memories with different names that
+// Throws InputError, with a JSON pointer, unless there are 1..4096 memories with different names that
 // are not empty, the first has no capacity, and every channel joins two different memories, has a
 // bandwidth, and is the only one of its direction. The cost is O(channels^2).
 void validate(const Machine& machine);

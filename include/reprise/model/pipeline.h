@@ -144,15 +144,20 @@ struct PipelineAction {
 };
 
 bool is_compute(PipelineActionKind kind);
+// Says whether it is the backward or the input_gradient of a part, which reads its gradient.
+bool is_backward(PipelineActionKind kind);
 
-// A PartRun is a run of a stage, named as in the graph of the chain: "F3" with "fast" or an option,
-// "loss" with "default", "B3" with an option.
+// A PartRun is a run of a stage: its forward with "fast" or an option, its backward with an option,
+// or the loss with "default". Files and messages write it as "F3", "B3" and "loss" (name_of()).
 struct PartRun {
-  std::string op;
+  Phase phase = Phase::kForward;
+  int32_t stage = 0;  // of the chain; 0 for the loss
   std::string variant;
 
   bool operator==(const PartRun&) const = default;
 };
+
+std::string name_of(const PartRun& run);
 
 // A PartPlan says how a micro-batch runs through a part: what its forward runs, and what its
 // backward runs, with all that is computed again. Values are freed after their last use, as
@@ -200,26 +205,47 @@ struct PipelinePlan {
   bool operator==(const PipelinePlan&) const = default;
 };
 
-// A DeviceProgram is what one device does, as a graph with its runs: the chain's graph for each of
-// its parts and micro-batches, with one gradient for each weight, and an op for each message. The
-// ids are those of the chain with "m<micro-batch>/" before them.
-struct DeviceProgram {
+// A PipelinePlace is an action of a device.
+struct PipelinePlace {
+  int32_t device = 0;
+  int64_t action = 0;  // position in its order
+
+  bool operator==(const PipelinePlace&) const = default;
+};
+
+// A PipelineFlaw says why an action cannot begin.
+struct PipelineFlaw {
+  PipelinePlace place;
+  std::string message;
+};
+
+// A PipelineProgram is the plan of a pipeline as a plan of a graph on a machine (model/plan.h). Each
+// device is a memory that computes, with its budget as capacity; each link is a channel, and each
+// message is a send and a receive. The graph is that of the chain for each micro-batch, with
+// "m<micro-batch>/" before the ids, and with one gradient for each weight. What a device holds
+// during the whole step is an input that lives there.
+//
+// The actions are in an order in which none waits for a later one. What a device does is the part of
+// them that names its memory.
+struct PipelineProgram {
   Graph graph;
-  std::vector<Run> runs;
-  std::vector<size_t> ends;  // by action of the device: the number of runs up to its end
+  Machine machine;
+  std::vector<BoundAction> actions;
+  std::vector<PipelinePlace> places;  // by action: what it is a part of
+  // If devices wait for each other: the first action of each that waits for ever. There are no
+  // actions then.
+  std::vector<PipelineFlaw> stuck = {};
+  // The first action of each device that reads a value which is not there.
+  std::vector<PipelineFlaw> dead = {};
 };
 
 inline constexpr int64_t kMostProgramRuns = 20'000'000;
 
-// Returns the program of a device. Throws InputError, which names the action, for a part, a
-// micro-batch, an op or a variant that is not there, and for more than kMostProgramRuns runs. The
-// cost is O(stages * options * micro-batches + runs).
-DeviceProgram lower(const Pipeline& pipeline, const PipelinePlan& plan, size_t device);
-
-// Return the compute time of every action of a device, which is 0 for messages.
-std::vector<Nanos> action_times(const Pipeline& pipeline, const DeviceProgram& program,
-                                size_t device);
-std::vector<Nanos> action_times(const Pipeline& pipeline, const PipelinePlan& plan, size_t device);
+// Returns the program of a plan. The parts, the orders and the messages must be complete, as verify()
+// of check/pipeline.h finds them. Throws InputError, which names the action, for an op or a variant
+// that is not there, and for more than kMostProgramRuns runs of a device. The cost is
+// O(stages * options * micro-batches + runs).
+PipelineProgram lower(const Pipeline& pipeline, const PipelinePlan& plan);
 
 // Returns "forward", "backward", "input_gradient", "weight_gradient", "receive", "send", "wait".
 const char* to_string(PipelineActionKind kind);

@@ -7,16 +7,22 @@
 #include <vector>
 
 #include "reprise/model/graph.h"
+#include "reprise/model/machine.h"
 #include "reprise/model/units.h"
 
 namespace reprise {
 
 // Code that treats kinds differently is a switch over all of them and has no default: the compiler
 // then names every place that a new kind concerns.
-enum class ActionKind { kRun, kFree, kCopy, kWait };
+enum class ActionKind { kRun, kFree, kCopy, kWait, kSend, kReceive };
 
-// An Action is ["run", op, variant], ["free", value], ["copy", value, from, to] or
-// ["wait", value, at]. It names ops, values and memories, so that a plan from anywhere can be read
+// Says whether an action of this kind names two memories: a copy, a send or a receive.
+constexpr bool has_two_ends(ActionKind kind) {
+  return kind == ActionKind::kCopy || kind == ActionKind::kSend || kind == ActionKind::kReceive;
+}
+
+// An Action is ["run", op, variant], ["free", value], ["copy", value, from, to],
+// ["wait", value, at], ["send", value, from, to] or ["receive", value, from, to]. It names ops, values and memories, so that a plan from anywhere can be read
 // and judged. A plan without copies needs no machine (model/machine.h); all its values are on the
 // device.
 //
@@ -24,18 +30,38 @@ enum class ActionKind { kRun, kFree, kCopy, kWait };
 // where it comes from. The runs after it go on meanwhile. A wait holds them up until the copy that
 // makes the value there is over. On a machine with several devices, docs/memories.md says which
 // runs these are.
+//
+// A message is a copy whose two ends are at different places of the plan. The receive makes room
+// where the value arrives, and the send hands the value over; neither holds up runs, and either may
+// come first. The message starts when both are done and its channel has carried what was handed
+// over before. A wait is for a message into its memory and for those out of it. It stands behind
+// both ends of them.
 struct Action {
   ActionKind kind = ActionKind::kRun;
   std::string id;       // the id of the op or of the value
   std::string variant;  // the name of the op's variant; empty for all but runs
-  // The memory of a free or a wait, and the one that a copy reads. An empty text stands for the
-  // device. Files name the memories of copies and waits in every case.
+  // The memory of a free or a wait, and the one that a copy or a message reads. An empty text stands
+  // for the device. Files name the memories of all but runs and frees in every case.
   std::string at = {};
-  std::string to = {};  // the memory that a copy writes
+  std::string to = {};  // the memory that a copy or a message writes
   // A copy's channel also waits for these earlier copies. They are positions in the plan.
   std::vector<int64_t> after = {};
 
   bool operator==(const Action&) const = default;
+};
+
+// A BoundAction is an action with its names looked up. The target of a run is an OpIndex, and that
+// of all others is a ValueIndex. Memories are positions in the machine.
+struct BoundAction {
+  ActionKind kind = ActionKind::kRun;
+  int32_t target = 0;
+  int32_t variant = 0;
+  int32_t at = 0;        // the memory of a run, a free or a wait, and the one that a copy reads
+  int32_t to = 0;        // the memory that a copy writes
+  int32_t channel = -1;  // the channel of a copy
+  std::vector<int64_t> after = {};
+
+  bool operator==(const BoundAction&) const = default;
 };
 
 // A Termination says how a search ended.
@@ -106,6 +132,9 @@ struct Run {
 // cannot take less memory, so that planners only decide what runs when. Throws InternalError if a
 // run reads a value that is not live. The cost is O(runs * values per run).
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs);
+// The same for runs, waits, sends and receives in any memory. What a message reads stays until it has
+// been waited for there. Nobody looks whether what they read is live.
+std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundAction> actions);
 
 // Returns the runs of plain training: every op runs once, in order, with its first admissible
 // variant. The first realization of each choice runs. In a lowered chain, the first admissible
@@ -115,7 +144,12 @@ std::vector<Run> plain_runs(const Graph& graph);
 // Returns whether a plan needs a machine: it has a copy or a wait, or frees a value elsewhere.
 bool moves_values(const Plan& plan);
 
-const char* to_string(ActionKind kind);  // "run", "free", "copy", "wait"
+// Returns the actions with their names. A free on the device names no memory.
+std::vector<Action> with_names(const Graph& graph, const std::vector<BoundAction>& actions,
+                               const Machine& machine);
+
+// Returns "run", "free", "copy", "wait", "send" or "receive".
+const char* to_string(ActionKind kind);
 // Returns "optimal", "feasible", "infeasible" or "time_limit".
 const char* to_string(Termination termination);
 

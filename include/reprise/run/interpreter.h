@@ -24,7 +24,7 @@ struct RunAction {
   bool operator==(const RunAction&) const = default;
 };
 
-// A CopyAction is a copy as the interpreter hands it to a backend.
+// A CopyAction is a copy, a send or a receive as the interpreter hands it to a backend.
 struct CopyAction {
   int64_t action = 0;  // its position in the plan
   ValueIndex value = 0;
@@ -36,8 +36,8 @@ struct CopyAction {
 };
 
 // A Backend does what the actions of a plan say, each in a memory of the machine. A backend that
-// has the first memory alone overrides run() and free(); it never sees another one, because copy()
-// and wait() then throw InputError, and so does execute() for a run in another memory.
+// has the first memory alone overrides run() and free(); it never sees another one, because the
+// others then throw InputError, and so does execute() for a run in another memory.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -47,6 +47,8 @@ class Backend {
   virtual void free(ValueIndex value, int32_t memory) = 0;
   virtual void copy(const CopyAction& copy);            // begins, and does not wait
   virtual void wait(ValueIndex value, int32_t memory);  // for the copy that makes it there
+  virtual void send(const CopyAction& message);
+  virtual void receive(const CopyAction& message);
 };
 
 // A Program is a plan that is ready to be walked: its ids are looked up, and first runs and random
@@ -58,7 +60,7 @@ class Program {
     RunAction run;         // for kRun
     ValueIndex value = 0;  // for kFree and kWait
     int32_t memory = 0;    // for kFree and kWait
-    CopyAction copy = {};  // for kCopy
+    CopyAction copy = {};  // for kCopy, kSend and kReceive
   };
 
   // Throws InputError for unknown names. The program keeps no reference to the graph or the machine.

@@ -66,14 +66,15 @@ class Action(NamedTuple):
     """One entry of a plan.
 
     It is ("run", op, variant) or ("free", value). In a plan for several memories it is also
-    ("free", value, memory), ("copy", value, from, to) or ("wait", value, memory).
+    ("free", value, memory), ("copy", value, from, to), ("wait", value, memory),
+    ("send", value, from, to) or ("receive", value, from, to).
 
     Attributes:
-        kind: "run", "free", "copy" or "wait".
+        kind: "run", "free", "copy", "wait", "send" or "receive".
         id: The id of the op that runs, or of the value.
-        variant: The variant of the op. For other kinds it is the memory: the one that a copy reads,
-            and that of a free or a wait. It is empty for a free on the device.
-        to: The memory that a copy writes, else an empty text.
+        variant: The variant of the op. For other kinds it is the memory: the one that a copy or a
+            message reads, and that of a free or a wait. It is empty for a free on the device.
+        to: The memory that a copy or a message writes, else an empty text.
     """
 
     kind: str

@@ -1,9 +1,6 @@
 #include "plan/pipeline/candidate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -11,29 +8,22 @@
 namespace reprise::internal::pipeline {
 namespace {
 
-PartRun stage_run(char letter, size_t stage, const std::string& variant) {
-  return {fmt::format("{}{}", letter, stage), variant};
+PartRun stage_run(Phase phase, size_t stage, const std::string& variant) {
+  return {phase, static_cast<int32_t>(stage), variant};
 }
 
 // Adds the forwards of the stages with their first options.
 void add_kept(const Pipeline& pipeline, size_t first, size_t end, std::vector<PartRun>& runs) {
   for (size_t i = first; i < end; ++i) {
-    runs.push_back(stage_run('F', i, pipeline.chain.stages[i].options.front().name));
+    runs.push_back(stage_run(Phase::kForward, i, pipeline.chain.stages[i].options.front().name));
   }
 }
 
 void add_backwards(const Pipeline& pipeline, size_t first, size_t end, std::vector<PartRun>& runs) {
-  if (end == pipeline.chain.stages.size()) runs.push_back({"loss", "default"});
+  if (end == pipeline.chain.stages.size()) runs.push_back({Phase::kLoss, 0, "default"});
   for (size_t i = end; i-- > first;) {
-    runs.push_back(stage_run('B', i, pipeline.chain.stages[i].options.front().name));
+    runs.push_back(stage_run(Phase::kBackward, i, pipeline.chain.stages[i].options.front().name));
   }
-}
-
-// Our own runs are "F3", "loss" and "B3".
-size_t stage_of_run(const PartRun& run) {
-  size_t stage = 0;
-  std::from_chars(run.op.data() + 1, run.op.data() + run.op.size(), stage);
-  return stage;
 }
 
 const StageOption* option_of(const Stage& stage, const std::string& name) {
@@ -64,7 +54,8 @@ PartPlan keep_plan(const Pipeline& pipeline, size_t first, size_t end) {
 PartPlan recompute_plan(const Pipeline& pipeline, size_t first, size_t end) {
   PartPlan plan;
   if (end < pipeline.chain.stages.size()) {
-    for (size_t i = first; i < end; ++i) plan.forward.push_back(stage_run('F', i, "fast"));
+    for (size_t i = first; i < end; ++i)
+      plan.forward.push_back(stage_run(Phase::kForward, i, "fast"));
   }
   add_kept(pipeline, first, end, plan.backward);
   add_backwards(pipeline, first, end, plan.backward);
@@ -74,15 +65,15 @@ PartPlan recompute_plan(const Pipeline& pipeline, size_t first, size_t end) {
 PartTimes times_of_plan(const Pipeline& pipeline, int32_t device, const PartPlan& plan) {
   PartTimes times;
   const auto add = [&](const PartRun& run, Nanos& time) {
-    if (run.op == "loss") {
+    if (run.phase == Phase::kLoss) {
       time += pipeline.chain.loss.cost.time;
       times.backward += pipeline.chain.loss.cost.time;
       return;
     }
-    const size_t i = stage_of_run(run);
+    const auto i = static_cast<size_t>(run.stage);
     const Stage& stage = pipeline.chain.stages[i];
     const StageOption* option = option_of(stage, run.variant);
-    if (run.op.front() == 'F') {
+    if (run.phase == Phase::kForward) {
       const Nanos own = option == nullptr ? stage.forward.time : option->forward.time;
       time += own;
       if (&time != &times.forward) times.backward += own;
@@ -137,54 +128,12 @@ void BestPlan::note_miss(const Miss& miss) {
   if (!closest_ || miss.over < closest_->over) closest_ = miss;
 }
 
-namespace {
-
-Nanos time_of_action(const PipelineAction& action, const PartTimes& times) {
-  switch (action.kind) {
-    case PipelineActionKind::kForward:
-      return times.forward;
-    case PipelineActionKind::kBackward:
-      return times.backward;
-    case PipelineActionKind::kInputGradient:
-      return times.input_gradient;
-    case PipelineActionKind::kWeightGradient:
-      return times.weight_gradient;
-    default:
-      return Nanos(0);
-  }
-}
-
-// Returns the time of a draft without a look at its bytes; nothing for a deadlock.
-std::optional<Nanos> time_of_draft(const Pipeline& pipeline, const PipelinePlan& plan) {
-  std::vector<std::vector<PartTimes>> of_parts;  // by part and plan
-  for (const PipelinePart& part : plan.parts) {
-    std::vector<PartTimes>& times = of_parts.emplace_back();
-    for (const PartPlan& one : part.plans)
-      times.push_back(times_of_plan(pipeline, part.device, one));
-  }
-  std::vector<std::vector<Nanos>> times;
-  for (const DevicePlan& device : plan.devices) {
-    std::vector<Nanos>& of_device = times.emplace_back();
-    for (const PipelineAction& action : device.order) {
-      const auto part = static_cast<size_t>(action.part);
-      const auto way = static_cast<size_t>(plan.parts[part].plan_of[action.micro_batch]);
-      of_device.push_back(time_of_action(action, of_parts[part][way]));
-    }
-  }
-  return time_with(pipeline, plan, times);
-}
-
-}  // namespace
-
 std::optional<std::vector<size_t>> BestPlan::consider(const PipelinePlan& plan) {
   control_.report(-1);
-  if (best_) {  // A plan that is slower than that is not worth more.
-    const std::optional<Nanos> time = time_of_draft(problem_.pipeline, plan);
-    if (!time) return std::nullopt;
-    if (*time >= time_) return std::vector<size_t>();
-  }
   const auto timeline = simulate_unless_stuck(problem_.pipeline, plan);
   if (!timeline) return std::nullopt;
+  // A plan that is slower than the best one is not worth more.
+  if (best_ && timeline->time >= time_) return std::vector<size_t>();
   std::vector<size_t> over;
   Miss worst;
   for (size_t d = 0; d < problem_.budgets.size(); ++d) {

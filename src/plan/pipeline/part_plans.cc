@@ -1,7 +1,5 @@
 #include "plan/pipeline/part_plans.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -331,12 +329,13 @@ Nanos PartPlans::time(size_t first, size_t end, const Way& way) const {
 namespace {
 
 PartRun named_run(const Pipeline& pipeline, const ChainIndex& index, const Run& run) {
-  if (run.op == index.loss()) return {"loss", "default"};
+  if (run.op == index.loss()) return {Phase::kLoss, 0, "default"};
   const size_t stage = *index.stage_of(run.op);
   const bool forward = run.op == index.forward(stage);
   const std::vector<StageOption>& options = pipeline.chain.stages[stage].options;
-  if (!forward) return {fmt::format("B{}", stage), options[run.variant].name};
-  return {fmt::format("F{}", stage), run.variant == 0 ? "fast" : options[run.variant - 1].name};
+  const auto position = static_cast<int32_t>(stage);
+  if (!forward) return {Phase::kBackward, position, options[run.variant].name};
+  return {Phase::kForward, position, run.variant == 0 ? "fast" : options[run.variant - 1].name};
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 // gradients are in the order of the micro-batches, which GPipe's own order is not. No full text of
 // the papers was at hand.
 //
-// Tests: oracle/pipeline_test.cc (times and bytes by an independent machine, budgets and bounds, on
+// Tests: oracle/pipeline_test.cc (times and bytes by every account of plans, budgets and bounds, on
 // random problems; closed forms of equal parts), unit/pipeline_test.cc (plans are valid).
 #include <algorithm>
 #include <string>

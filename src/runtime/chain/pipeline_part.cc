@@ -107,18 +107,18 @@ PipelinePart::Way PipelinePart::way_of(const PartPlan& plan, int32_t first_stage
   const Chain& chain = planned_->chain;
   const ChainIndex index{chain.stages.size()};
   const auto local = [&](const PartRun& run) -> Run {
-    if (run.op == "loss") return {index.loss(), 0};
-    const auto stage = static_cast<size_t>(std::stoll(run.op.substr(1)) - first_stage);
+    if (run.phase == Phase::kLoss) return {index.loss(), 0};
+    const auto stage = static_cast<size_t>(run.stage - first_stage);
     const std::vector<StageOption>& all = chain.stages.at(stage).options;
     const auto option = std::find_if(all.begin(), all.end(),
                                      [&](const StageOption& o) { return o.name == run.variant; });
-    const bool fast = run.op[0] == 'F' && run.variant == "fast";
+    const bool forward = run.phase == Phase::kForward, fast = forward && run.variant == "fast";
     if (!fast && option == all.end()) {
       throw InputError(fmt::format("stage '{}' has no option \"{}\", which the plan takes",
                                    chain.stages[stage].name, run.variant));
     }
     const auto number = fast ? -1 : static_cast<int32_t>(option - all.begin());
-    if (run.op[0] == 'F') return {index.forward(stage), number + 1};
+    if (forward) return {index.forward(stage), number + 1};
     return {index.backward(stage), number};
   };
   std::vector<Run> runs;
@@ -175,8 +175,9 @@ void PipelinePart::keep_everything(int64_t micro_batches) {
   PartPlan plain;
   for (size_t i = 0; i < stages.size(); ++i) {
     const std::string& option = stages[i].options.front().name;
-    plain.forward.push_back({fmt::format("F{}", i), option});
-    plain.backward.insert(plain.backward.begin(), {fmt::format("B{}", i), option});
+    const auto stage = static_cast<int32_t>(i);
+    plain.forward.push_back({Phase::kForward, stage, option});
+    plain.backward.insert(plain.backward.begin(), {Phase::kBackward, stage, option});
   }
   PipelinePlan plan;
   plan.parts.emplace_back();

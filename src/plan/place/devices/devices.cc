@@ -229,7 +229,8 @@ class Search {
     }
     if (spread && (!alone_.found() || Nanos(best_->time) < time_of(alone_))) {
       result.set_found(Nanos(best_->time));
-      result.actions = named(ground_, lay_out(ground_, best_->runs, best_->late_frees).actions);
+      result.actions = with_names(
+          ground_.graph, lay_out(ground_, best_->runs, best_->late_frees).actions, ground_.machine);
     } else {
       result.set_found(time_of(alone_));
       result.actions =

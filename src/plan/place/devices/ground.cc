@@ -29,31 +29,4 @@ Ground::Ground(const Graph& of, const Machine& on, int64_t budget)
   }
 }
 
-std::vector<Action> named(const Ground& ground, const std::vector<BoundAction>& actions) {
-  std::vector<Action> result;
-  const auto value = [&](const BoundAction& action) {
-    return ground.graph.values[action.target].id;
-  };
-  const auto memory = [&](int32_t m) { return ground.machine.memories[m].name; };
-  for (const BoundAction& action : actions) {
-    switch (action.kind) {
-      case ActionKind::kRun: {
-        const Op& op = ground.graph.ops[action.target];
-        result.push_back({action.kind, op.id, op.variants[action.variant].name});
-        break;
-      }
-      case ActionKind::kFree:
-        result.push_back({action.kind, value(action), "", action.at == 0 ? "" : memory(action.at)});
-        break;
-      case ActionKind::kCopy:
-        result.push_back({action.kind, value(action), "", memory(action.at), memory(action.to)});
-        break;
-      case ActionKind::kWait:
-        result.push_back({action.kind, value(action), "", memory(action.at)});
-        break;
-    }
-  }
-  return result;
-}
-
 }  // namespace reprise::internal::devices

@@ -54,7 +54,4 @@ struct Layout {
 // values held * memories)).
 Layout lay_out(const Ground& ground, const std::vector<Run>& runs, bool late_frees);
 
-// Returns the actions with their names.
-std::vector<Action> named(const Ground& ground, const std::vector<BoundAction>& actions);
-
 }  // namespace reprise::internal::devices

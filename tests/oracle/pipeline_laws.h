@@ -1,0 +1,45 @@
+// These laws hold for every valid plan of a pipeline: the tests of its schedules and of its planners
+// ask them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "oracle/plan_laws.h"
+#include "reprise/check/pipeline.h"
+#include "reprise/io/json.h"
+#include "reprise/model/pipeline.h"
+
+namespace reprise::testing {
+
+// The accounts of any plan agree on the program of a pipeline's plan: simulate(), verify(), the
+// interpreter, the event-driven machine and the packer. What the plan claims is what they find.
+inline void expect_accounts_agree(const Pipeline& pipeline, const PipelinePlan& plan) {
+  const PipelineProgram program = lower(pipeline, plan);
+  ASSERT_TRUE(program.stuck.empty() && program.dead.empty());
+  const auto& [graph, machine, bound, places, stuck, dead] = program;
+  const std::vector<Action> actions = with_names(graph, bound, machine);
+  ASSERT_EQ(bind(graph, actions, machine), bound);
+  const Timeline timeline = simulate(graph, actions, machine);
+  expect_walks_agree(graph, machine, actions, timeline);
+  Plan claimed;
+  claimed.actions = actions;
+  for (const Violation& violation : verify(graph, claimed, plan.devices[0].budget, machine)) {
+    ASSERT_EQ(violation.kind, ViolationKind::kFalseClaim) << violation.message;
+  }
+  ASSERT_EQ(timeline.time, plan.time);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    ASSERT_EQ(timeline.peaks[d], plan.devices[d].peak) << plan.devices[d].name;
+  }
+  // What a device does is its order.
+  std::vector<int64_t> last(plan.devices.size(), 0);
+  for (const PipelinePlace& place : places) {
+    int64_t& before = last[static_cast<size_t>(place.device)];
+    ASSERT_LE(before, place.action);
+    before = place.action;
+  }
+}
+
+}  // namespace reprise::testing
