@@ -313,15 +313,4 @@ at::Tensor run_stages(const Model& model, const at::Tensor& input) {
   return run_stages(model, {input}, 0, model.stages.size())[0];
 }
 
-Bytes homed_bytes(const Profile& profile, const std::string& begin) {
-  Bytes sum;
-  const Graph* graph = std::get_if<Graph>(&profile.problem);
-  if (graph == nullptr) return sum;
-  for (const Value& value : graph->values) {
-    if (value.home.empty() || value.kind != ValueKind::kInput) continue;
-    if (value.id.rfind(begin, 0) == 0) sum += value.bytes;
-  }
-  return sum;
-}
-
 }  // namespace reprise::training

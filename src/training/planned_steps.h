@@ -79,10 +79,6 @@ runtime::BodyFunction training_body(const Model& model, const std::string& from)
 // Returns the step of plain training, or of accumulation by hand in this many parts.
 runtime::StepFunction training_step(const Model& model, const std::string& from, int64_t parts);
 
-// Returns the bytes of the values that lie in another memory before the step, of those whose ids begin
-// so.
-Bytes homed_bytes(const Profile& profile, const std::string& begin);
-
 // Runs the stages one after the other, as the plain training step does.
 at::Tensor run_stages(const Model& model, const at::Tensor& input);
 

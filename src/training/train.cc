@@ -328,8 +328,10 @@ class Training {
     report_.profile = planned_->profile();
     report_.processor_percent = report_.profile.processor_percent;
     report_.machine = planned_->machine();
-    report_.homed_state_bytes = homed_bytes(report_.profile, "state.");
-    report_.homed_parameters_bytes = homed_bytes(report_.profile, "parameter.");
+    if (const auto captured = planned_->captured()) {
+      report_.homed_state_bytes = captured->homed_state;
+      report_.homed_parameters_bytes = captured->homed_parameters;
+    }
     report_.parts = planned_->parts();
     report_.tried = planned_->tried();
     report_.budget = report_.plan.budget;

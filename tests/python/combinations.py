@@ -258,7 +258,8 @@ def sharing(step: Any) -> Any:
         budget = step.planned.budget_bytes
         if machine:  # Values move where they have to.
             smallest = reprise.plan(problem, budget=1, **options).smallest_budget_bytes
-            budget = min(budget, smallest + SLACK)
+            assert smallest is not None
+            budget = smallest + SLACK // 10
         found = reprise.plan(problem, budget=budget, **options).plan
         assert found is not None
         cost = reprise.simulate(step.graph, found, machine=machine)

@@ -19,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from capabilities import fast  # noqa: E402
 from models import GptLMHeadModel, ResNet  # noqa: E402
 from reprise.errors import PeerError  # noqa: E402
 from torch import nn  # noqa: E402
@@ -285,21 +286,24 @@ def clips(rank: int) -> None:
         def step(*sample: Any) -> Any:
             loss = loss_of(model, *sample)
             loss.backward()
-            return loss + nn.utils.get_total_norm([p.grad for p in model.parameters()])
+            gradients: Any = [p.grad for p in model.parameters()]
+            return loss + nn.utils.get_total_norm(gradients)
 
         return step
 
-    for step_with in (clipping, watching):
+    both: tuple[Function, ...] = (clipping, watching)
+    for step_with in both:
         model, loss_of, sample = gpt_case(rank)
         twin, third = copy.deepcopy(model), copy.deepcopy(model)
         ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=1)
         optimizer, steps = optimizer_of(model), 4
         losses = train(rank, step_with(ddp, loss_of), optimizer, sample, steps)
-        group = {"process_group": world(), "bucket_cap_mb": 0.02}
-        for net, inside in ((twin, False), (third, True)):
+        group: dict[str, Any] = {"process_group": world(), "bucket_cap_mb": 0.02}
+        nets: list[tuple[Any, bool]] = [(twin, False), (third, True)]
+        for net, inside in nets:
             ours = optimizer_of(net)
-            more = {"optimizer": ours} if inside else {}
-            step = reprise.capture(step_with(net, loss_of), *sample, **group, **more)
+            more: dict[str, Any] = {"optimizer": ours} if inside else {}
+            step: Any = reprise.capture(step_with(net, loss_of), *sample, **group, **more)
             step.plan(budget="90%", time_limit=1)
             assert_equal(losses, train(rank, step, None if inside else ours, sample, steps))
             assert_equal(list(model.parameters()), list(net.parameters()))
@@ -335,9 +339,10 @@ def is_captured_again(rank: int) -> None:
     optimizers = [optimizer_of(model), optimizer_of(twin)]
 
     def run(rows: int) -> None:
+        both: tuple[Function, Function] = step_of(ddp, shifted), step
         ours = [
             train(rank, one, optimizer, (x[:rows], y[:rows]), steps=2)
-            for one, optimizer in zip((step_of(ddp, shifted), step), optimizers, strict=True)
+            for one, optimizer in zip(both, optimizers, strict=True)
         ]
         assert_equal(*ours)
         assert_equal(list(model.parameters()), list(twin.parameters()))
@@ -372,7 +377,8 @@ def moves_values(rank: int) -> None:
     ddp = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=1)
     losses = train(rank, step_of(ddp, loss_of), optimizer_of(model), sample, steps=4)
     before = copy.deepcopy(twin.state_dict())
-    for homes in ({}, {"offload_optimizer": True}, {"offload_parameters": True}):
+    every: list[dict[str, Any]] = [{}, {"offload_optimizer": True}, {"offload_parameters": True}]
+    for homes in every:
         twin.load_state_dict(before)
         inside = optimizer_of(twin)
         with tempfile.TemporaryDirectory() as folder:
@@ -383,21 +389,24 @@ def moves_values(rank: int) -> None:
                 bucket_cap_mb=0.02,
                 optimizer=inside,
             )
-            step.plan(budget="75%", offload=f"disk:{folder}", time_limit=2, **homes)
+            homes |= {"offload": f"disk:{folder}", "machine": fast("disk")}
+            step.plan(budget="75%", time_limit=2, **homes)
             assert_equal(losses, train(rank, step, None, sample, steps=4))
             report = step.report()
             assert report.predicted_peak_bytes == report.measured_peak_bytes
             assert report.budget_bytes is not None
             assert report.measured_peak_bytes <= report.budget_bytes
             assert report.moved_out_bytes > 0
-            names = [memory["name"] for memory in step.machine()["memories"]]
+            machine: Any = step.machine()
+            names = [memory["name"] for memory in machine["memories"]]
             assert names == ["device", "disk", "ranks"]
-            plan = step.planned.plan
-            assert not reprise.verify(step.graph, plan, machine=step.machine())
+            plan: Any = step.planned.plan
+            assert not reprise.verify(step.graph, plan, machine=machine)
             # The plan goes back as it came.
-            step.use(plan, budget=report.budget_bytes, offload=f"disk:{folder}", **homes)
-            assert step.planned.plan.actions == plan.actions
-            if homes:
+            step.use(plan, budget=report.budget_bytes, **homes)
+            again: Any = step.planned.plan
+            assert again.actions == plan.actions
+            if len(homes) > 2:
                 step.fetch_optimizer_state()
                 step.fetch_parameters()
             assert_equal(list(model.parameters()), list(twin.parameters()))

@@ -238,6 +238,8 @@ struct CapturedStepReport {
   // To the memory of StepPlanOptions::offload or to other devices, and back.
   Bytes moved_out = {}, moved_in = {};
   Nanos waited = {};                // by the step, for copies and for sums over the ranks
+  // What lies in the memory of StepPlanOptions::offload between the runs.
+  Bytes homed_state = {}, homed_parameters = {};
   // The last captures, measurements and searches for plans, at most 32.
   std::vector<Overhead> overheads = {};
   std::string offload_choice = {};  // what OffloadOptions "auto" picked, and why; else empty

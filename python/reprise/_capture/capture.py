@@ -93,9 +93,9 @@ def capture(
             bits of `DistributedDataParallel`. All ranks capture, plan and call the step together.
             At the capture, parameters and buffers get the bits that they have on rank 0; buffers
             are not copied after that. A rank that fails lets all others fail within the timeout of
-            the group. Where the step reads a number out of a tensor, all ranks have to read the same
-            one. With `on_miss="recapture"` the ranks ask each other at every call whether something
-            differs, and capture together.
+            the group. Where the step reads a number out of a tensor, all ranks have to read the
+            same one. With `on_miss="recapture"` the ranks ask each other at every call whether
+            something differs, and capture together.
         bucket_cap_mb: The gradients are averaged in buckets of so many MiB. None stands for the
             sizes of `DistributedDataParallel`: 1 MiB for the first bucket, then 25 MiB.
         shard_optimizer: Whether each rank of `process_group` keeps the state of `optimizer` for its

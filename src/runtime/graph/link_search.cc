@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,9 @@ constexpr double kFirstShare = 0.6, kNextShare = 0.2;
 // Re-runs behind the sum that the others wait for take their time divided by this.
 constexpr std::array<int64_t, 2> kDivisors = {16, 2};
 constexpr const char* kAgain = "~again";  // behind the name of a variant for re-runs
+
+// By op and name: the variant that a variant for re-runs stands for.
+using Originals = std::map<std::pair<std::string, std::string>, std::string>;
 
 // An OnLink is a plan with its sums, as the simulator sees it.
 struct OnLink {
@@ -95,7 +99,8 @@ bool runs_again_before(const Graph& graph, const Plan& plan, const Machine& mach
 
 // Returns the graph in which re-runs of some ops take a part of their time. Their variants are two:
 // one for first runs, with its name, and one for re-runs.
-Graph with_cheap_reruns(Graph graph, const std::vector<char>& cheap, int64_t divisor) {
+Graph with_cheap_reruns(Graph graph, const std::vector<char>& cheap, int64_t divisor,
+                        Originals& originals) {
   for (size_t o = 0; o < graph.ops.size(); ++o) {
     if (cheap[o] == 0) continue;
     std::vector<Variant>& variants = graph.ops[o].variants;
@@ -111,6 +116,7 @@ Graph with_cheap_reruns(Graph graph, const std::vector<char>& cheap, int64_t div
       variants[v].role = Role::kFirst;
       again.role = Role::kReplay;
       again.name += kAgain;
+      originals[{graph.ops[o].id, again.name}] = variants[v].name;
       variants.push_back(std::move(again));
     }
   }
@@ -119,13 +125,13 @@ Graph with_cheap_reruns(Graph graph, const std::vector<char>& cheap, int64_t div
 
 // Returns the answer for the changed graph as one for the graph. `first` is an answer for the
 // graph.
-PlanResult carried_back(const Graph& graph, const Machine& machine, PlanResult found,
-                        const PlanResult& first) {
+PlanResult carried_back(const Graph& graph, const Machine& machine, const Originals& originals,
+                        PlanResult found, const PlanResult& first) {
   Plan& plan = *found.plan;
   for (Action& action : plan.actions) {
-    if (action.kind == ActionKind::kRun && action.variant.ends_with(kAgain)) {
-      action.variant.resize(action.variant.size() - std::string(kAgain).size());
-    }
+    if (action.kind != ActionKind::kRun) continue;
+    const auto original = originals.find({action.id, action.variant});
+    if (original != originals.end()) action.variant = original->second;
   }
   plan.problem = first.plan->problem;
   plan.baseline = found.baseline = first.baseline;
@@ -162,9 +168,11 @@ StepPlan search_on_link(const StepProgram& program, const Graph& graph,
   asked.time_limit = part_of(options.time_limit, kNextShare);
   Nanos fastest = now.timeline.time;
   for (const int64_t divisor : kDivisors) {
-    StepPlan next = search_step(with_cheap_reruns(graph, behind, divisor), asked, slack, arena);
+    Originals originals;
+    StepPlan next =
+        search_step(with_cheap_reruns(graph, behind, divisor, originals), asked, slack, arena);
     if (!next.result.plan) continue;
-    next.result = carried_back(graph, memories, std::move(next.result), first.result);
+    next.result = carried_back(graph, memories, originals, std::move(next.result), first.result);
     const Nanos time = on_link(program, graph, *next.result.plan, machine).timeline.time;
     if (time >= fastest) continue;
     fastest = time;

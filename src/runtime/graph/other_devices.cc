@@ -165,7 +165,10 @@ class Trial {
       }
     }
     // What belongs to no call cannot be undone, and stays on the first device.
-    if (const Work& work = step_.works.all[w]; work.apart) return replay_.keep_results(work);
+    if (const Work& work = step_.works.all[w]; work.apart) {
+      if (work.made.empty()) replay_.keep_results(work);
+      return;
+    }
     replay_.run(action);
     if (options_.measure.observer) {
       const double done =

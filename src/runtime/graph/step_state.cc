@@ -240,6 +240,10 @@ void StepState::adopt(StepPlan plan, PlacedStep next) {
   outcome().plan = std::move(plan);
   outcome().placed = std::move(next);
   placement = outcome().placed.placement;
+  report.homed_state = report.homed_parameters = Bytes(0);
+  for (const HomedValue& one : outcome().placed.homed) {
+    (one.tensor.defined() ? report.homed_parameters : report.homed_state) += Bytes(one.bytes);
+  }
   if (!planned_level) planned_level = graph().fixed;
   outcome().own_peak = own_peak(program, graph(), *outcome().plan->result.plan, here);
   use_devices();

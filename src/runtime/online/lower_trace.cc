@@ -34,14 +34,14 @@ class Lowering {
     }
   }
 
-  Graph run() {
+  LoweredTrace run() {
     graph_.name = "online";
     for (size_t c = 0; c < trace_.calls.size(); ++c) add_call(c);
     for (size_t v = 0; v < trace_.values.size(); ++v) {
       const bool held = trace_.values[v].at_the_end && over_at_[v] == INT32_MAX;
       if (held && value_of_[v] >= 0) graph_.results.push_back(value_of_[v]);
     }
-    return std::move(graph_);
+    return {std::move(graph_), std::move(serials_)};
   }
 
  private:
@@ -66,6 +66,7 @@ class Lowering {
   void add_value(int32_t serial, Phase phase) {
     const TracedValue& value = trace_.values[serial];
     value_of_[serial] = static_cast<ValueIndex>(graph_.values.size());
+    serials_.push_back(serial);
     graph_.values.push_back(
         {fmt::format("{}", serial), Bytes(counted_bytes(value.bytes)),
          phase == Phase::kForward ? ValueKind::kActivation : ValueKind::kGradient});
@@ -132,11 +133,12 @@ class Lowering {
   std::vector<int32_t> over_at_;      // by serial: the call that wrote over it; INT32_MAX: none did
   std::vector<std::vector<int32_t>> stays_until_;  // by call
   Graph graph_;
+  std::vector<int32_t> serials_;  // by value of the graph
 };
 
 }  // namespace
 
-Graph graph_of(const Trace& trace, int64_t smallest) { return Lowering(trace, smallest).run(); }
+LoweredTrace lower(const Trace& trace, int64_t smallest) { return Lowering(trace, smallest).run(); }
 
 int64_t most_small_bytes(const Trace& trace, int64_t smallest) {
   std::vector<int64_t> change(trace.calls.size() + 1, 0);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -15,26 +14,22 @@ namespace {
 
 constexpr const char* kInTurn = "in_turn";  // A step runs its calls when it comes to them.
 
-int32_t serial_of(const Graph& graph, ValueIndex value) {
-  const std::string& id = graph.values[value].id;
-  int32_t serial = -1;
-  std::from_chars(id.data(), id.data() + id.size(), serial);
-  return serial;
-}
-
 // Turns the actions of a plan into those before each call.
 class Conversion {
  public:
-  Conversion(const Trace& trace, const Graph& graph, const std::vector<Action>& actions,
+  Conversion(const Trace& trace, const LoweredTrace& lowered, const std::vector<Action>& actions,
              int64_t smallest)
-      : trace_(trace), graph_(graph), program_(graph, actions), smallest_(smallest) {}
+      : trace_(trace),
+        serials_(lowered.serials),
+        program_(lowered.graph, actions),
+        smallest_(smallest) {}
 
   OnlinePlan run() {
     plan_.outlives.assign(trace_.values.size(), false);
     released_.assign(trace_.values.size(), false);
     for (const Program::Entry& entry : program_.entries()) {
       if (entry.kind == ActionKind::kFree) {
-        add_release(serial_of(graph_, entry.value));
+        add_release(serials_[entry.value]);
       } else if (entry.kind != ActionKind::kRun) {
         throw InternalError("a plan for online mode moves values");
       } else if (entry.run.first) {
@@ -115,7 +110,7 @@ class Conversion {
   }
 
   const Trace& trace_;
-  const Graph& graph_;
+  const std::vector<int32_t>& serials_;  // by value of the graph
   const Program program_;
   const int64_t smallest_;
   OnlinePlan plan_;
@@ -127,7 +122,8 @@ class Conversion {
 
 std::optional<OnlinePlan> plan_step(const Trace& trace, const OnlinePlanOptions& options,
                                     std::string& why_not) {
-  const Graph graph = graph_of(trace, options.smallest);
+  const LoweredTrace lowered = lower(trace, options.smallest);
+  const Graph& graph = lowered.graph;
   const int64_t room = (options.budget - options.reserve).count() - trace.live_before -
                        most_small_bytes(trace, options.smallest);
   if (room <= 0) {
@@ -145,7 +141,7 @@ std::optional<OnlinePlan> plan_step(const Trace& trace, const OnlinePlanOptions&
                   : "no plan fits the budget";
     return std::nullopt;
   }
-  OnlinePlan plan = Conversion(trace, graph, found.plan->actions, options.smallest).run();
+  OnlinePlan plan = Conversion(trace, lowered, found.plan->actions, options.smallest).run();
   plan.trace = trace;
   return plan;
 }

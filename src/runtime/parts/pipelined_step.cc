@@ -274,8 +274,10 @@ at::Tensor PipelinedStep::run(const Tensors& inputs, const Tensors& targets) {
 void PipelinedStep::use(PipelinePlan plan) {
   const std::lock_guard turn(state_->turns);
   if (state_->ranks) {
+    PipelinePlan compared = plan;
+    compared.search.reset();  // Each rank may have searched for the plan by itself.
     state_->ranks->require_equal(
-        text_sha256(to_json(plan)), "the plan that it was given", [](const auto& found) {
+        text_sha256(to_json(compared)), "the plan that it was given", [](const auto& found) {
           return fmt::format("rank {} was given another plan than rank 0: give all ranks one plan",
                              found.ranks);
         });
