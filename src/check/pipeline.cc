@@ -175,7 +175,7 @@ class PipelineJudge {
     if (runs) check_claims_of(timeline_of(plan_, program));
   }
 
-  // What is wrong with the plan as a whole is so where its value lives, or its op runs.
+  // A fault of the whole plan belongs to the device where its value lives, or where its op runs.
   static PipelinePlace place_of(const PipelineProgram& program, const Violation& found) {
     if (found.action >= 0) return program.places[found.action];
     const Graph& graph = program.graph;

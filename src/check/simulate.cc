@@ -313,7 +313,7 @@ class Walk {
                                  name(action.to)));
   }
 
-  // What a copy or a message reads is no message that cannot start yet.
+  // A copy or a message cannot read a value whose own message cannot start yet.
   void require_open(const BoundAction& action, const Place& source) const {
     if (source.message < 0 || messages_[source.message].end) return;
     fail(position(), fmt::format("moves {} on, whose message to {} cannot start yet",

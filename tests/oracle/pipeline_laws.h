@@ -33,7 +33,7 @@ inline void expect_accounts_agree(const Pipeline& pipeline, const PipelinePlan& 
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     ASSERT_EQ(timeline.peaks[d], plan.devices[d].peak) << plan.devices[d].name;
   }
-  // What a device does is its order.
+  // The order of a device is the part of the plan that names its memory.
   std::vector<int64_t> last(plan.devices.size(), 0);
   for (const PipelinePlace& place : places) {
     int64_t& before = last[static_cast<size_t>(place.device)];

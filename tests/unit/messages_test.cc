@@ -85,7 +85,7 @@ TEST(Messages, TimesAndBytesByHand) {
   EXPECT_EQ(late.steps[5].time, Nanos(14));
   EXPECT_EQ(late.steps[7].time, Nanos(1));
   EXPECT_EQ(late.time, Nanos(51));
-  // Which end comes first in the plan says nothing.
+  // Either end may come first in the plan, and the times are the same.
   EXPECT_EQ(simulate(three_ops(), moved(0, 4), two_devices()).transfers[0].end, Nanos(44));
   EXPECT_EQ(message_faults(moved(0, 4)), message_faults(message()));
 }

@@ -28,10 +28,10 @@
 #include "reprise/runtime/approximate.h"
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/offload.h"
-#include "reprise/runtime/overhead.h"
-#include "reprise/runtime/shared_peak.h"
 #include "reprise/runtime/optimizer.h"
+#include "reprise/runtime/overhead.h"
 #include "reprise/runtime/remat.h"
+#include "reprise/runtime/shared_peak.h"
 #include "reprise/runtime/watched_value.h"
 
 namespace reprise::runtime {
@@ -237,8 +237,8 @@ struct CapturedStepReport {
   std::string no_device_graph = {};
   // To the memory of StepPlanOptions::offload or to other devices, and back.
   Bytes moved_out = {}, moved_in = {};
-  Nanos waited = {};                // by the step, for copies and for sums over the ranks
-  // What lies in the memory of StepPlanOptions::offload between the runs.
+  Nanos waited = {};  // by the step, for copies and for sums over the ranks
+  // The bytes that lie in the memory of StepPlanOptions::offload between the runs.
   Bytes homed_state = {}, homed_parameters = {};
   // The last captures, measurements and searches for plans, at most 32.
   std::vector<Overhead> overheads = {};

@@ -52,9 +52,9 @@ using internal::device::uncounted_bytes;
 using internal::device::with_foreseen;
 using internal::device::with_growth;
 using internal::distributed::agree_on_machine;
-using internal::distributed::Decision;
 using internal::distributed::decision_of_first;
 using internal::distributed::first_reason;
+using internal::distributed::SharedDecision;
 using internal::transfer::AutoMemory;
 using internal::transfer::is_auto;
 using internal::transfer::memory_for_auto;
@@ -348,11 +348,11 @@ PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning
   const std::string none =
       first_reason(ranks.get(), place.options.to.empty() ? place.why : "", "its memories");
   if (!none.empty()) return leave("nothing moves: " + none);
-  const Decision early = decision_of_first(ranks.get(), [&] {
+  const SharedDecision early = decision_of_first(ranks.get(), [&] {
     const PlanResult fastest = internal::chain::plan(
         problem,
         {.planner = alone.planner, .schedule_class = alone.schedule_class, .time_limit = limit});
-    return Decision{false, weigh_before(without, fastest.lower_bound).why};
+    return SharedDecision{false, weigh_before(without, fastest.lower_bound).why};
   });
   if (!early.why.empty()) return leave(early.why);
   use_memory(instance, opened(place.options, device));
@@ -363,10 +363,11 @@ PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning
   const Graph graph = lowered(beside, order_of(beside));
   const bool cannot = on_any_rank(ranks.get(), moves_any(with, instance.stays), device);
   const auto [moves, why] = decision_of_first(ranks.get(), [&] {
-    if (cannot) return Decision{false, "nothing moves: a stage keeps memory that no operator made"};
+    if (cannot)
+      return SharedDecision{false, "nothing moves: a stage keeps memory that no operator made"};
     const Verdict verdict =
         weigh({graph, without, with, offload_memory.machine}, instance.spread, place.options.to);
-    return Decision{verdict.moves, verdict.why};
+    return SharedDecision{verdict.moves, verdict.why};
   });
   if (!moves) {
     use_memory(instance, {});

@@ -52,10 +52,10 @@ PlanResult result_of(const std::string& text) {
 
 }  // namespace
 
-Decision decision_of_first(Ranks* ranks, const std::function<Decision()>& decide) {
+SharedDecision decision_of_first(Ranks* ranks, const std::function<SharedDecision()>& decide) {
   if (ranks == nullptr) return decide();
   Unpacked told(ranks->by_first("its decision", [&] {
-    const Decision mine = decide();
+    const SharedDecision mine = decide();
     return Packed().add(mine.yes ? 1 : 0).add(mine.why).take();
   }));
   const bool yes = told.number() != 0;

@@ -24,15 +24,15 @@ PlanResult plan_of_first(Ranks& ranks, const Graph& graph, const Machine& machin
 // InputError on all ranks if some have other memories or channels than rank 0; the message names them.
 void agree_on_machine(Ranks& ranks, Machine& machine, c10::Device device);
 
-// A Decision has its reason in words.
-struct Decision {
+// A SharedDecision is one of all ranks, with its reason in words.
+struct SharedDecision {
   bool yes = false;
   std::string why;
 
-  bool operator==(const Decision&) const = default;
+  bool operator==(const SharedDecision&) const = default;
 };
 // Returns the decision of rank 0 on all ranks. Without ranks it is that of this process.
-Decision decision_of_first(Ranks* ranks, const std::function<Decision()>& decide);
+SharedDecision decision_of_first(Ranks* ranks, const std::function<SharedDecision()>& decide);
 // Returns the first reason that is not empty, by rank. Without ranks it is that of this process.
 std::string first_reason(Ranks* ranks, const std::string& mine, const std::string& what);
 

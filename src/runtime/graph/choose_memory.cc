@@ -9,9 +9,9 @@
 
 namespace reprise::runtime::internal::graph {
 
-using distributed::Decision;
 using distributed::decision_of_first;
 using distributed::first_reason;
+using distributed::SharedDecision;
 using distributed::telling;
 using transfer::AutoMemory;
 using transfer::memory_for_auto;
@@ -36,7 +36,7 @@ PlanResult StepState::plan_choosing(StepPlanOptions wanted) {
   const auto by_first = [&](const std::function<Verdict()>& judge) {
     const auto [moves, why] = decision_of_first(ranks.get(), [&] {
       const Verdict mine = judge();
-      return Decision{mine.moves, mine.why};
+      return SharedDecision{mine.moves, mine.why};
     });
     return Verdict{moves, why};
   };

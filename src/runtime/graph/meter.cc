@@ -98,7 +98,7 @@ class Meter {
         const std::vector<int32_t>& variants = lowered_.works[op];
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
-          if (works_.all[work].apart && k == 0) pass_on(works_.all[work]);
+          if (works_.all[work].apart && k == 0) replay_.pass_over(works_.all[work]);
           if (works_.all[work].apart || (k > 0 && times_.repeats(work) > 0)) continue;
           measure(work, k == 0, has_alternatives_[op] || !has_walks_in_order());
         }
@@ -218,11 +218,6 @@ class Meter {
     return static_cast<int64_t>(kinds.size());
   }
 
-  // Leaves what a work would have written over as it was, for the next works.
-  void pass_on(const Work& work) {
-    if (work.made.empty()) replay_.keep_results(work);
-  }
-
   // Measures a work. If it `stays`, the step goes on with its results; else all is as if the work
   // had not run. Repeats the work if `alone`, or else takes its time in the walks in order.
   void measure(size_t w, bool stays, bool alone) {
@@ -317,7 +312,7 @@ class Meter {
 
     void run(const RunAction& step) override {
       const auto work = static_cast<size_t>(meter_.lowered_.works[step.op][step.variant]);
-      if (meter_.works_.all[work].apart) return meter_.pass_on(meter_.works_.all[work]);
+      if (meter_.works_.all[work].apart) return meter_.replay_.pass_over(meter_.works_.all[work]);
       const TimedRun time = time_run(meter_.recording_.device, [&] { meter_.replay_.run(step); });
       times.emplace_back(work, time);
     }

@@ -164,11 +164,8 @@ class Trial {
         if (auto one = try_on(w, static_cast<int32_t>(m))) tried.push_back(*std::move(one));
       }
     }
-    // What belongs to no call cannot be undone, and stays on the first device.
-    if (const Work& work = step_.works.all[w]; work.apart) {
-      if (work.made.empty()) replay_.keep_results(work);
-      return;
-    }
+    // A work that belongs to no call may be impossible to undo. It stays on the first device.
+    if (const Work& work = step_.works.all[w]; work.apart) return replay_.pass_over(work);
     replay_.run(action);
     if (options_.measure.observer) {
       const double done =

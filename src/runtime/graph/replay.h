@@ -74,6 +74,11 @@ class Replay final : public Backend {
   void invoke(const step::Work& work, int32_t memory = 0);
   void keep_results(const step::Work& work, int32_t memory = 0);
   void drop_results() { stack_.clear(); }
+  // Stands for a run of a work that cannot be undone: the next works find what it would have written
+  // over as it was.
+  void pass_over(const step::Work& work) {
+    if (work.made.empty()) keep_results(work);
+  }
   const std::vector<c10::IValue>& results() const { return stack_; }
   // Copies what the work reads to another device, and waits for it. Returns false if it is not
   // there.
