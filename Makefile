@@ -103,11 +103,11 @@ demo: $(DEMO_BUILD)/build.ninja ## train a MobileNetV2 on Fashion-MNIST inside h
 	@echo; echo "The report, to look at in a browser:"; echo "$(CURDIR)/$(DEMO_PAGE)"
 
 # What pytest and GoogleTest say of a test that failed stands at the end, too, where one looks first.
-FAILURES = ^(FAILED|ERROR) |^\[  FAILED  \] .*\(
+FAILURES = /^(FAILED|ERROR) |^\[  FAILED  \] .*\(/ { print } /: Failure$$/ { lines = 8 } lines-- > 0 { print }
 
 .PHONY: test
 test: build ## build and run the tests (what CI runs)
-	@cd $(BUILD) && { $(CTEST) || { grep -hE '$(FAILURES)' Testing/Temporary/LastTest.log | sort -u; exit 8; }; }
+	@cd $(BUILD) && { $(CTEST) || { awk '$(FAILURES)' Testing/Temporary/LastTest.log; exit 8; }; }
 	@echo "make test: all tests passed"
 
 # The thread sanitizer of GCC 12 cannot start where the kernel spreads addresses too widely; setarch

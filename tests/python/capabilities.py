@@ -65,11 +65,14 @@ def far_memory(case: Case) -> Options:
     return {"offload": "host", "machine": fast("host")}
 
 
+def moves_values(graph: Any, plan: Any) -> bool:
+    """Says whether a plan copies a value that has no home, which the step makes."""
+    homes = {value.id: value.home for value in graph.values}
+    return any(action.kind == "copy" and homes[action.id] == "" for action in plan.actions)
+
+
 def made_values_move(case: Case) -> bool:
-    """Says whether the plan in force copies a value that has no home, which the step makes."""
-    homes = {value.id: value.home for value in case.step.graph.values}
-    actions = case.step.planned.plan.actions
-    return any(action.kind == "copy" and homes[action.id] == "" for action in actions)
+    return moves_values(case.step.graph, case.step.planned.plan)
 
 
 def is_away(tensors: list[Any]) -> bool:
