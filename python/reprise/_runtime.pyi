@@ -52,6 +52,9 @@ class Watched:
     def renew(self, number: int) -> None:
         """Takes the state as it is now."""
 
+def host_copy(tensor: Tensor) -> Tensor:
+    """Returns a copy of the tensor's bytes in host memory, as an operation of a followed step."""
+
 class CapturedStep:
     """A recorded step between lists of tensors."""
 
@@ -76,6 +79,7 @@ class CapturedStep:
         other_devices: list[str],
         foreseen: Callable[[], int] | None,
         share_work: str = "",
+        follow: bool = False,
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -110,6 +114,28 @@ class CapturedStep:
         share_of: tuple[int, int] | None = None,
     ) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
+
+    def plan_ahead(
+        self,
+        *,
+        budget: int | str | None,
+        planner: str,
+        time_limit_ns: int,
+        threads: int,
+        enforce: bool,
+        arena: bool,
+        device_graph: bool,
+        offload: str,
+        machine: str | None,
+        offload_optimizer: bool,
+        offload_parameters: bool,
+        observer: Callable[[str, float, str], None] | None,
+        share_of: tuple[int, int] | None = None,
+    ) -> None:
+        """Plans a followed step so when it has been recorded."""
+
+    def is_recorded(self) -> bool:
+        """Says whether there is a recording. A followed step has none before its first run."""
 
     def shared_peak(self) -> tuple[int, int] | None:
         """Returns the peak that shares of budgets are of, and the bytes of its inputs."""

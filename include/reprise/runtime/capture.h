@@ -68,6 +68,18 @@ struct CaptureOptions {
   // long as the function's own code and autograd, and next to no memory. The function's own code
   // runs, and what it changes outside tensors stays changed. A difference is a miss: see `on_miss`.
   Lockstep lockstep = Lockstep::kSparse;
+  // If true, the function runs at every run, as in plain training, and the plan does its work: side
+  // effects of the program happen once a run, numbers that it reads out of tensors are those of the
+  // run, and numbers and host data that have changed are used. The function's operators compute nothing
+  // until the plan has computed what the program asks for. Where the function does something else than
+  // it was recorded to do, the calls so far run once more as plain training runs them, within the
+  // budget, and the function goes on by itself; CapturedStepReport::left counts these runs. Nothing is
+  // a miss then, so `on_miss` and `lockstep` do nothing.
+  //
+  // Nothing runs at the capture. The first run is recorded while it runs, and so are later ones that
+  // are new; up to `outcomes` recordings are kept. A step that cannot be recorded runs as it is. It is not for steps of a process group, for
+  // share_work and for other_devices.
+  bool follow = false;
   // The limit on all CPU bytes of tensors while the step is captured, a number of bytes. The step is
   // then recorded and measured in online mode (reprise/runtime/online.h): values are evicted when
   // memory runs short, and made again. So plain training need not fit. The default is no limit.
@@ -233,6 +245,8 @@ struct CapturedStepReport {
   int64_t steps = 0, plans = 0;  // numbers of steps and plans so far
   int64_t compared = 0;          // number of steps so far that lockstep compared with the function
   int64_t graphed = 0;           // number of steps so far that ran as a device graph
+  int64_t left = 0;              // number of steps so far that left all recordings (follow)
+  std::string last_difference = {};  // why the last of them did
   // Says why the plan in force does not run as a device graph; empty if it does, or was not asked to.
   std::string no_device_graph = {};
   // To the memory of StepPlanOptions::offload or to other devices, and back.
@@ -291,6 +305,11 @@ class CapturedStep {
   // Plans the step. Throws BudgetError when the budget is infeasible, with the smallest peak that
   // some plan reaches. An earlier plan stays in force then.
   const PlanResult& plan(const StepPlanOptions& options = {});
+  // For a followed step (CaptureOptions::follow) that has not run yet: plans it so when it has been
+  // recorded, before its second run.
+  void plan_ahead(const StepPlanOptions& options);
+  // Says whether there is a recording. A followed step has none before its first run.
+  bool is_recorded() const;
   // Does the same, but returns an answer without a plan in place of throwing BudgetError.
   PlanResult try_plan(const StepPlanOptions& options = {});
   // Takes a plan from elsewhere, for graph(). Throws InputError with all violations if the plan is
@@ -393,6 +412,10 @@ void find_sources_with(std::function<std::string()> finder);
 // that lockstep made, because such a tensor has no bytes. It is a c10::Error, or what a binding makes
 // of one.
 std::string no_bytes_text();
+
+// Returns a copy of the tensor's bytes in host memory. In a followed step (CaptureOptions::follow) it is
+// how host code gets bytes that are not there yet: bindings call it for what takes a pointer.
+at::Tensor host_copy(const at::Tensor& tensor);
 
 // Captures a step at plain training's memory, or within CaptureOptions::budget. Runs the step
 // CaptureOptions::runs times on `sample`, to see which bytes each operation touches and to record it.

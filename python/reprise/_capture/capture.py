@@ -11,6 +11,7 @@ from .._planning.arguments import Budget, Observer
 from .._planning.document import Path
 from .._step.modules import modules_of, with_optimizers
 from .captured_step import CapturedStep
+from .followed import FollowedStep
 from .keywords import refuse_astray
 from .request import Request
 
@@ -34,6 +35,7 @@ def capture(
     shard_optimizer: bool = False,
     other_devices: Sequence[torch.device | str] = (),
     share_work: Any = None,
+    follow: bool = False,
     **keywords: Any,
 ) -> CapturedStep:
     """Records a whole training step of any model: forward, loss and backward.
@@ -117,6 +119,15 @@ def capture(
             operation. All ranks have one plan. At the capture, parameters and buffers get the bits
             of rank 0, and each call begins with a comparison of inputs and random states. It is
             for the CPU, without `process_group`, `other_devices` and `budget`.
+        follow: Whether the function runs at every call, as in plain training, while the plan does
+            its work. What the function does in Python then happens once a call; numbers that it
+            reads out of tensors (`item()`, NumPy, `print()`) are those of the call; numbers that it
+            gives to operations, and tensors that it makes of them or takes from elsewhere, are used
+            as they are. Nothing runs at the capture: the first call is recorded while it runs, and
+            the step is planned before the second one. A call that does something else than all
+            recordings goes on as plain training, within the budget, and what is new is recorded.
+            `report().left` counts such calls. `on_miss`, `lockstep` and `unguarded` do nothing
+            then. It is without `process_group`, `share_work` and `other_devices`.
         **keywords: The keyword arguments that the function is recorded with.
 
     Returns:
@@ -141,7 +152,8 @@ def capture(
     """
     refuse_astray(step, keywords, {"CapturedStep.plan()": CapturedStep.plan})
     watched = modules_of(step) if modules is None else modules
-    return CapturedStep(
+    kind = FollowedStep if follow else CapturedStep
+    return kind(
         Request(
             step=step,
             modules=with_optimizers(watched, step),

@@ -50,6 +50,9 @@ class StepReport:
         offload_choice: What `offload="auto"` picked, and why, or "" for another `offload`.
         compared: The number of steps so far that lockstep compared with the function.
         graphed: The number of steps so far that ran as a device graph (a CUDA graph).
+        left: The number of steps so far that left all recordings: in a followed step
+            (`capture(follow=True)`), those that ran as plain training runs them.
+        last_difference: Why the last of them did, or "".
         no_device_graph: Why the plan in force does not run as a device graph, or "" if it does, or
             was not asked to.
         other_devices: What the devices of `capture(other_devices=...)` did.
@@ -72,6 +75,8 @@ class StepReport:
     offload_choice: str = ""
     compared: int = 0
     graphed: int = 0
+    left: int = 0
+    last_difference: str = ""
     no_device_graph: str = ""
     other_devices: tuple[OtherDevice, ...] = ()
     overheads: tuple[Overhead, ...] = ()

@@ -118,6 +118,7 @@ const OptionTable<CaptureArguments>& capture_table() {
          o.optimizer = std::make_shared<PythonOptimizer>(steps);
        }},
       {"lockstep", [](O& o, const Text& name) { o.lockstep = lockstep_of(name); }},
+      {"follow", [](O& o, bool yes) { o.follow = yes; }},
       {"budget", &O::budget},
       {"name", [](O& o, const Text& name) { o.measure.name = name; }},
       {"observer",
@@ -174,6 +175,8 @@ class CapturedStep {
     without_gil([&] { step_->plan(options); });
     return planned();
   }
+  void plan_ahead(const py::kwargs& arguments) { step_->plan_ahead(plan_options(arguments)); }
+  bool is_recorded() const { return step_->is_recorded(); }
   // Returns the bytes of a peak, and of the inputs of its step (rt::SharedPeak).
   std::optional<std::pair<int64_t, int64_t>> shared_peak() const {
     const std::optional<rt::SharedPeak> found = step_->shared_peak();
@@ -259,6 +262,8 @@ class CapturedStep {
     found["plans"] = report.plans;
     found["compared"] = report.compared;
     found["graphed"] = report.graphed;
+    found["left"] = report.left;
+    found["last_difference"] = report.last_difference;
     found["no_device_graph"] = report.no_device_graph;
     found["moved_out_bytes"] = report.moved_out.count();
     found["moved_in_bytes"] = report.moved_in.count();
@@ -295,6 +300,7 @@ class CapturedStep {
 }  // namespace
 
 void bind_captured_step(py::module_& m) {
+  m.def("host_copy", &rt::host_copy, py::arg("tensor"));
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const py::kwargs&>(), py::arg("step"),
            py::arg("sample"), capture_table().names().c_str())
@@ -302,6 +308,8 @@ void bind_captured_step(py::module_& m) {
                   py::arg("sample"), py::kw_only(), py::arg("parts"), py::arg("plan"),
                   py::arg("capture"))
       .def("plan", &CapturedStep::plan, plan_table().names().c_str())
+      .def("plan_ahead", &CapturedStep::plan_ahead, plan_table().names().c_str())
+      .def("is_recorded", &CapturedStep::is_recorded)
       .def("shared_peak", &CapturedStep::shared_peak)
       .def("use", &CapturedStep::use, py::arg("plan"), plan_table().names().c_str())
       .def("fetch_optimizer_state", &CapturedStep::fetch_optimizer_state)

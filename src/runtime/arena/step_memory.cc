@@ -81,10 +81,14 @@ void StepMemory::hand_out(const at::Tensor& tensor) {
   if (tensor.defined()) handed_out_.push_back(tensor.storage().getWeakStorageImpl());
 }
 
-StepMemory::RunScope::RunScope(StepMemory& memory)
-    : memory_(memory), source_(memory.arena_, memory.device_) {
+StepMemory::RunScope::RunScope(StepMemory& memory) : memory_(memory) {
+  resume();
   if (memory_.arena_) memory_.arena_->begin_run();
   take_cpu_workers_peak();
+}
+
+void StepMemory::RunScope::resume() {
+  if (!source_) source_.emplace(memory_.arena_, memory_.device_);
 }
 
 void StepMemory::RunScope::finish() {

@@ -49,12 +49,15 @@ class StepMemory {
   class RunScope {
    public:
     explicit RunScope(StepMemory& memory);
+    // Leaves the allocations of this thread alone until resume().
+    void pause() { source_.reset(); }
+    void resume();
     // Says that the run is complete. Without this call the run leaves no trace in the arena.
     void finish();
 
    private:
     StepMemory& memory_;
-    BlockSourceScope source_;
+    std::optional<BlockSourceScope> source_;
   };
 
   // Plans places after a run that was recorded, or starts anew after a served run that was

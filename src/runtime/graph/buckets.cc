@@ -27,7 +27,7 @@ using step::Buckets;
 using step::Call;
 using step::Filling;
 using step::Geometry;
-using step::is_guard;
+using step::is_host_read;
 using step::LeafGradient;
 using step::Memory;
 using step::parameter_names;
@@ -380,7 +380,7 @@ void read_averages(Works& all, const std::vector<int32_t>& works, const Buckets&
 // Lets all ranks take the same way behind each number that the step reads on the host.
 void agree_on_reads(RewrittenStep& step, const std::shared_ptr<Averager>& averager) {
   for (size_t c = 0; c < step.recording.calls.size(); ++c) {
-    if (!is_guard(step.recording.calls[c])) continue;
+    if (!is_host_read(step.recording.calls[c])) continue;
     Work& work = step.works.all[c];
     work.kernel = [averager, kernel = std::move(work.kernel),
                    read = step::host_read(step.recording.calls[c]),

@@ -52,6 +52,30 @@ void require_shards(const CaptureOptions& options) {
   }
 }
 
+void require_followable(const CaptureOptions& options) {
+  if (!internal::lockstep::can_intercept()) {
+    throw InputError(
+        "a step cannot be followed here, because another library has taken the dispatch key of "
+        "LibTorch that it needs");
+  }
+  const char* with = !options.group.empty()           ? "a process group"
+                     : !options.share_work.empty()    ? "share_work"
+                     : !options.other_devices.empty() ? "other_devices"
+                                                      : nullptr;
+  if (with == nullptr) return;
+  throw InputError(fmt::format(
+      "a step with {} is not followed: what its function does on one rank or device alone would "
+      "leave the others waiting. Leave `follow` off, or {} out",
+      with, with));
+}
+
+void require_recording(const internal::graph::StepState& state) {
+  if (!state.outcomes.empty()) return;
+  throw InputError(
+      "the step has no recording yet, because a followed step is recorded when it runs: run it, or "
+      "ask for a plan by plan_ahead()");
+}
+
 // Returns the memory that "auto" stands for where there is a plan already.
 OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
                          const internal::graph::StepState& state) {
@@ -120,6 +144,10 @@ CapturedStep::CapturedStep(StepFunction step, Tensors sample, CaptureOptions opt
   } else if (state_->shares_work()) {
     state_->ranks = std::make_shared<internal::distributed::Ranks>(state_->options.share_work);
   }
+  if (state_->options.follow) {
+    require_followable(state_->options);
+    return;  // The first run is recorded.
+  }
   telling(state_->ranks.get(), [&] { state_->capture(sample, "it is the first one"); });
 }
 
@@ -127,8 +155,16 @@ CapturedStep::~CapturedStep() = default;
 CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
+void CapturedStep::plan_ahead(const StepPlanOptions& options) {
+  const std::lock_guard turn(state_->turns);
+  state_->learning.ahead = options;
+}
+
+bool CapturedStep::is_recorded() const { return !state_->outcomes.empty(); }
+
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
+  require_recording(*state_);
   const PlanResult result = state_->plan(options);
   StepPlanOptions asked = options;
   if (asked.budget.unlimited()) asked.budget = state_->options.budget;
@@ -139,11 +175,13 @@ const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
 
 PlanResult CapturedStep::try_plan(const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
+  require_recording(*state_);
   return state_->plan(options);
 }
 
 void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
+  require_recording(*state_);
   const bool has_sums = std::any_of(given.actions.begin(), given.actions.end(), is_sum);
   StepPlanOptions wanted = options;
   if (is_auto(wanted.offload)) wanted.offload = memory_of(given, wanted.offload, *state_);
@@ -208,6 +246,7 @@ Tensors CapturedStep::run_all(const Tensors& inputs) {
 
 std::optional<Tensors> CapturedStep::run_captured(const Tensors& inputs) {
   const std::lock_guard turn(state_->turns);
+  if (state_->options.follow) return state_->run(inputs);
   return telling(state_->ranks.get(), [&] { return state_->run_captured(inputs); });
 }
 
@@ -263,10 +302,12 @@ std::vector<int64_t> CapturedStep::outcomes() const {
 }
 
 std::vector<std::string> CapturedStep::guards() const {
+  require_recording(*state_);
   return state_->captured().circumstances.names();
 }
 
 std::vector<std::string> CapturedStep::host_reads() const {
+  require_recording(*state_);
   std::vector<std::string> texts;
   for (const HostRead& read : state_->outcome().reads) texts.push_back(describe(read));
   return texts;
@@ -276,16 +317,26 @@ const std::vector<std::string>& CapturedStep::differences() const { return state
 
 bool CapturedStep::comparing() const { return state_->comparing; }
 
-CacheUse CapturedStep::cache_use() const { return state_->captured().program.cache; }
+CacheUse CapturedStep::cache_use() const {
+  require_recording(*state_);
+  return state_->captured().program.cache;
+}
 
-const Graph& CapturedStep::graph() const { return state_->graph(); }
+const Graph& CapturedStep::graph() const {
+  require_recording(*state_);
+  return state_->graph();
+}
 
 const PlanResult& CapturedStep::planned() const {
+  require_recording(*state_);
   if (!state_->outcome().plan) throw InputError("nothing was planned yet: call plan() or run()");
   return state_->outcome().plan->result;
 }
 
-Machine CapturedStep::machine() const { return state_->machine(); }
+Machine CapturedStep::machine() const {
+  require_recording(*state_);
+  return state_->machine();
+}
 
 CapturedStepReport CapturedStep::last_step() const {
   const std::lock_guard turn(state_->turns);
@@ -293,6 +344,8 @@ CapturedStepReport CapturedStep::last_step() const {
   report.overheads = state_->overheads.last();
   return report;
 }
+
+at::Tensor host_copy(const at::Tensor& tensor) { return internal::step::host_copy(tensor); }
 
 int64_t CapturedStep::overhead_count() const { return state_->overheads.count(); }
 

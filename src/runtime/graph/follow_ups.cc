@@ -16,7 +16,7 @@ using step::Argument;
 using step::Bucket;
 using step::Buckets;
 using step::Filling;
-using step::is_guard;
+using step::is_host_read;
 using step::Memory;
 using step::TensorRef;
 using step::Update;
@@ -100,7 +100,7 @@ class Placing {
           last_reader_[e] = c;
         }
       }
-      if (is_guard(step.recording.calls[c])) last_guard_ = c;
+      if (is_host_read(step.recording.calls[c])) last_guard_ = c;
     }
   }
 

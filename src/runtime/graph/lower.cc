@@ -21,7 +21,7 @@ using step::add_once;
 using step::Argument;
 using step::Call;
 using step::Filling;
-using step::is_guard;
+using step::is_host_read;
 using step::LeafGradient;
 using step::Memory;
 using step::Recording;
@@ -129,7 +129,7 @@ class Lowering {
     for (size_t c = recording_.calls.size(); c-- > 0;) {
       const Call& call = recording_.calls[c];
       const std::vector<int32_t> writes = values_written(works_.all[c]);
-      needed_[c] = call.random || !call.effects.empty() || is_guard(call) ||
+      needed_[c] = call.random || !call.effects.empty() || is_host_read(call) ||
                    std::any_of(writes.begin(), writes.end(), [&](int32_t v) { return wanted[v]; });
       if (!needed_[c]) continue;
       for (const int32_t v : values_read(works_.all[c])) wanted[v] = true;
@@ -168,7 +168,7 @@ class Lowering {
   // Ops that run once keep their order. So no op whose size depends on a mask runs before the guard
   // of its count, and guards stand in their order before all updates and the whole backward.
   bool runs_once(size_t c) const {
-    if (is_guard(recording_.calls[c]) || sizes_by_values(recording_.calls[c])) return true;
+    if (is_host_read(recording_.calls[c]) || sizes_by_values(recording_.calls[c])) return true;
     if (has_replay(c)) return false;
     for (const int32_t e : externals_of(recording_.calls[c])) {
       if (written_[e]) return true;

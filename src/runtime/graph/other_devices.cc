@@ -41,8 +41,8 @@ using step::copy_to_host;
 using step::External;
 using step::gives_unwritten_memory;
 using step::HostBytes;
-using step::is_guard;
 using step::is_host_number;
+using step::is_host_read;
 using step::Memory;
 using step::Recording;
 using step::ReplayScope;
@@ -187,7 +187,7 @@ class Trial {
 
   bool may_move(size_t c) const {
     const Call& call = recording_.calls[c];
-    if (call.random || !call.effects.empty() || !call.results.empty() || is_guard(call) ||
+    if (call.random || !call.effects.empty() || !call.results.empty() || is_host_read(call) ||
         sizes_by_values(call) || gives_unwritten_memory(call.op)) {
       return false;
     }

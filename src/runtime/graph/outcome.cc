@@ -25,8 +25,16 @@ void Outcomes::reset(Outcome only) {
   all_.push_back(std::move(only));
 }
 
-void Outcomes::add(Outcome outcome, int most) {
-  std::erase_if(all_, [&](const Outcome& other) { return other.reads == outcome.reads; });
+void Outcomes::bring(int64_t number) {
+  const auto found = std::find_if(all_.begin(), all_.end(),
+                                  [&](const Outcome& one) { return one.number == number; });
+  std::rotate(all_.begin(), found, found + 1);
+}
+
+void Outcomes::add(Outcome outcome, int most, bool beside) {
+  if (!beside) {
+    std::erase_if(all_, [&](const Outcome& other) { return other.reads == outcome.reads; });
+  }
   all_.insert(all_.begin(), std::move(outcome));
   if (all_.size() > static_cast<size_t>(std::max(1, most))) all_.pop_back();
 }

@@ -46,18 +46,23 @@ struct Outcome {
 // miss gave both the same numbers.
 bool may_follow(const Outcome& other, const Outcome& tried, const step::ReadMiss& miss);
 
-// Outcomes are kept with the one that ran last in front. There is at least one after capture.
+// Outcomes are kept with the one that ran last in front. There is at least one after capture, and none before the
+// first run of a followed step.
 class Outcomes {
  public:
+  bool empty() const { return all_.empty(); }
   Outcome& front() { return all_.front(); }
   const Outcome& front() const { return all_.front(); }
   const std::vector<Outcome>& all() const { return all_; }
 
+  // Brings the outcome with this number to the front.
+  void bring(int64_t number);
+
   // Forgets all outcomes and keeps this one.
   void reset(Outcome only);
-  // Adds an outcome in front and drops an outcome with the same reads. If there are then more than
+  // Adds an outcome in front. Drops an outcome with the same reads, unless it is `beside` it. If there are then more than
   // `most` outcomes, the outcome that ran least recently is dropped.
-  void add(Outcome outcome, int most);
+  void add(Outcome outcome, int most, bool beside = false);
   // Drops the outcome in front. There must be other outcomes.
   void drop_front() { all_.erase(all_.begin()); }
   // Brings an outcome to the front that may follow after the miss, whose circumstances are `now`,

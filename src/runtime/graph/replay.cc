@@ -112,6 +112,12 @@ void Replay::clear() {
 
 Replay::Input Replay::input_now(size_t position) const {
   const External& external = recording_.externals[position];
+  if (!changes_.externals.empty()) {
+    const auto other = changes_.externals.find(position);
+    if (other != changes_.externals.end()) {
+      return {other->second.first, other->second.second};
+    }
+  }
   if (external.input >= 0) return inputs_[external.input];
   return {external.tensor.storage(), offset_bytes(external.tensor) - external.offset};
 }
@@ -174,9 +180,18 @@ void Replay::push(const Argument& argument, int32_t memory) {
   }
 }
 
+void Replay::change_numbers(const Work& work) {
+  const auto call = static_cast<size_t>(&work - works_.all.data());
+  for (auto change = changes_.numbers.lower_bound({call, 0});
+       change != changes_.numbers.end() && change->first.first == call; ++change) {
+    stack_[change->first.second] = change->second;
+  }
+}
+
 void Replay::invoke(const Work& work, int32_t memory) {
   stack_.clear();
   for (const Argument& argument : work.arguments) push(argument, memory);
+  if (!changes_.numbers.empty()) change_numbers(work);
   at::GradMode::set_enabled(work.grad_mode);  // ReplayScope puts the mode back.
   work.kernel(stack_);
 }

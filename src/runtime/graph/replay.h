@@ -25,6 +25,13 @@
 
 namespace reprise::runtime::internal::graph {
 
+// Changes are what is not as at capture in one run of a followed step.
+struct Changes {
+  std::map<std::pair<size_t, size_t>, c10::IValue> numbers;  // by call and argument
+  // By external: the storage in its place, and where the external begins later in it, in bytes.
+  std::map<size_t, std::pair<c10::Storage, int64_t>> externals;
+};
+
 // A Replay is the backend of captured steps. It holds a storage for each live value, and calls
 // kernels below autograd with arguments that the recording describes. It is not thread-safe. It
 // keeps references to `recording`, `works` and `lowered`, which must outlive it and stay where they
@@ -50,6 +57,9 @@ class Replay final : public Backend {
   // machine that belong to a link (link.h).
   void use_sums(const Machine& machine, std::map<ValueIndex, Sum> sums,
                 std::shared_ptr<Averager> averager);
+  // Lets the step under way use what has changed. It lasts until the next call.
+  void use(Changes changes) { changes_ = std::move(changes); }
+  Changes& changes() { return changes_; }
   // Ends the copies that are under way, and drops every value and saved random state.
   void clear();
   // Returns what the step has moved that was cleared last.
@@ -103,6 +113,8 @@ class Replay final : public Backend {
   };
 
   void push(const step::Argument& argument, int32_t memory);
+  // Puts the numbers of this run into the stack, in the place of those at capture.
+  void change_numbers(const step::Work& work);
   at::Tensor operand(const step::TensorRef& ref, bool shape_only, int32_t memory) const;
   at::Tensor external(const step::TensorRef& ref) const;
   at::Tensor operand_in(const step::TensorRef& ref, int32_t memory) const;
@@ -132,6 +144,7 @@ class Replay final : public Backend {
   std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
   std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
+  Changes changes_;
   std::optional<transfer::Copies> copies_;      // of the step, if it has memories to move values to
   std::map<ValueIndex, c10::Storage> unmoved_;  // values on other devices that the plan has moved
   std::vector<OtherDevice> others_;             // by memory but the first

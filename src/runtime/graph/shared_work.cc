@@ -39,7 +39,7 @@ using step::Call;
 using step::copy_from_host;
 using step::copy_to_host;
 using step::HostBytes;
-using step::is_guard;
+using step::is_host_read;
 using step::Memory;
 using step::Recording;
 using step::ReplayScope;

@@ -175,28 +175,13 @@ int runs_before_cache(const CaptureOptions& options, const distributed::Ranks* r
   return fewer ? std::min(options.runs, 2) : options.runs;
 }
 
-// Makes the program. The function runs `runs` times, and up to CaptureOptions::runs times unless its
-// costs are in the cache. Returns nothing if one of these later runs is not like the first ones.
-std::optional<StepProgram> program_after(int runs, const StepFunction& step, const Tensors& sample,
-                                         const CaptureOptions& options,
-                                         const std::shared_ptr<distributed::Ranks>& ranks) {
-  const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
-
-  // Observe what the step does, call by call, and find the module that each call belongs to. The
-  // quickest run is the one whose memory is watched least.
-  CaptureTime most{.begun = wall_clock()};
-  const StepFunction timed = [&](const Tensors& inputs) {
-    const Nanos start = wall_clock();
-    Tensors outputs = step(inputs);
-    const Nanos time = wall_clock() - start;
-    most.step = most.step > Nanos() ? std::min(most.step, time) : time;
-    return outputs;
-  };
-  Observation seen =
-      observe_step(timed, sample, device_of(sample), parameters_of(options), runs, within.get());
-  std::optional<Observation> first;  // what more runs are compared with
-  if (runs < options.runs) first = seen;
-  Recording recording = with_modules(std::move(seen.recording), options.modules);
+// Makes the program of a recording. `is_right` is asked before anything is measured, unless lockstep
+// shows the same. Returns nothing if it says no.
+std::optional<StepProgram> program_of(Recording recording, const CaptureTime& most,
+                                      const Tensors& sample, const CaptureOptions& options,
+                                      const std::shared_ptr<distributed::Ranks>& ranks,
+                                      Within* within, const std::function<bool()>& is_right) {
+  recording = with_modules(std::move(recording), options.modules);
 
   // Make a work for each call, and for each update of the optimizer.
   Works calls = works_of(recording);
@@ -218,13 +203,9 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
   // Lower the step to a graph that a planner understands, with what each work costs.
   CostCache cache = cache_of(rewritten, sample, options);
   const bool compared_later = cache.found() && lockstep::can_follow(rewritten.recording);
-  if (first && !compared_later &&
-      !repeats(timed, sample, device_of(sample), parameters_of(options), *std::move(first),
-               options.runs - runs, within.get())) {
-    return std::nullopt;
-  }
-  Measured measured = measured_step(rewritten, sample, options, std::move(cache), most,
-                                    within.get(), ranks ? ranks->rank() : 0);
+  if (!compared_later && !is_right()) return std::nullopt;
+  Measured measured = measured_step(rewritten, sample, options, std::move(cache), most, within,
+                                    ranks ? ranks->rank() : 0);
   Machine devices;
   if (!options.other_devices.empty()) {
     add_other_devices(rewritten, measured.costs, sample, options);
@@ -245,7 +226,54 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
                      .devices = std::move(devices)};
 }
 
+// Makes the program. The function runs `runs` times, and up to CaptureOptions::runs times unless its
+// costs are in the cache. Returns nothing if one of these later runs is not like the first ones.
+std::optional<StepProgram> program_after(int runs, const StepFunction& step, const Tensors& sample,
+                                         const CaptureOptions& options,
+                                         const std::shared_ptr<distributed::Ranks>& ranks) {
+  const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
+
+  // Observe what the step does, call by call, and find the module that each call belongs to. The
+  // quickest run is the one whose memory is watched least.
+  CaptureTime most{.begun = wall_clock()};
+  const StepFunction timed = [&](const Tensors& inputs) {
+    const Nanos start = wall_clock();
+    Tensors outputs = step(inputs);
+    const Nanos time = wall_clock() - start;
+    most.step = most.step > Nanos() ? std::min(most.step, time) : time;
+    return outputs;
+  };
+  Observation seen =
+      observe_step(timed, sample, device_of(sample), parameters_of(options), runs, within.get());
+  std::optional<Observation> first;  // what more runs are compared with
+  if (runs < options.runs) first = seen;
+  const auto is_right = [&] {
+    return !first || repeats(timed, sample, device_of(sample), parameters_of(options),
+                             *std::move(first), options.runs - runs, within.get());
+  };
+  return program_of(std::move(seen.recording), most, sample, options, ranks, within.get(),
+                    is_right);
+}
 }  // namespace
+
+LearnedStep learn_step(const StepFunction& step, const Tensors& inputs,
+                       const CaptureOptions& options, step::Scrutiny scrutiny, step::Audit& known) {
+  const std::unique_ptr<Within> within = within_budget(options, device_of(inputs));
+  CaptureTime most{.begun = wall_clock()};
+  Observation seen = step::observe_run(step, inputs, device_of(inputs), parameters_of(options),
+                                       scrutiny, known, within.get());
+  most.step = wall_clock() - most.begun;
+  const size_t before = known.writes.size();
+  known.writes.insert(seen.audit.writes.begin(), seen.audit.writes.end());
+  return {std::move(seen.recording), most, /*complete=*/known.writes.size() == before};
+}
+
+StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options) {
+  const std::unique_ptr<Within> within = within_budget(options, device_of(inputs));
+  learned.most.begun = wall_clock();
+  return *program_of(std::move(learned.recording), learned.most, inputs, options, nullptr,
+                     within.get(), [] { return true; });
+}
 
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options,

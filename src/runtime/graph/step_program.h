@@ -10,10 +10,12 @@
 #include "reprise/runtime/capture.h"
 #include "runtime/distributed/ranks.h"
 #include "runtime/graph/averager.h"
+#include "runtime/graph/capture_time.h"
 #include "runtime/graph/costs.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/updater.h"
 #include "runtime/rewrite/alternative.h"
+#include "runtime/step/audit.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -50,5 +52,21 @@ std::vector<at::Tensor> parameters_of(const CaptureOptions& options);
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options,
                               const std::shared_ptr<distributed::Ranks>& ranks);
+
+// A LearnedStep is what one step of the training has shown.
+struct LearnedStep {
+  step::Recording recording;
+  CaptureTime most;
+  bool complete = false;  // The recording has all writes. Else another run has to be recorded.
+};
+
+// Runs the step once, as a step of the training, and records it within the options' budget. `known`
+// are the writes that no schema declares; those that show are added. Throws InputError behind the run
+// if it cannot be replayed, and what the step throws.
+LearnedStep learn_step(const StepFunction& step, const Tensors& inputs,
+                       const CaptureOptions& options, step::Scrutiny scrutiny, step::Audit& known);
+
+// Makes the program of a recording, as make_step_program() does.
+StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options);
 
 }  // namespace reprise::runtime::internal::graph

@@ -8,9 +8,10 @@
 #include "reprise/runtime/miss.h"
 #include "reprise/runtime/peer_error.h"
 #include "runtime/device/activity.h"
-#include "runtime/device/limit_scope.h"
 #include "runtime/distributed/shared_plan.h"
+#include "runtime/graph/followed_run.h"
 #include "runtime/graph/gradients.h"
+#include "runtime/graph/plan_run.h"
 #include "runtime/graph/step_program.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
@@ -19,14 +20,11 @@
 namespace reprise::runtime::internal::graph {
 
 using arena::StepMemory;
-using device::LimitScope;
-using device::StepMeter;
 using device::StepUnderWay;
 using state::RandomState;
 using step::Circumstances;
 using step::difference_of;
 using step::ReadMiss;
-using step::ReplayScope;
 using step::TensorRef;
 
 namespace {
@@ -79,31 +77,10 @@ class AveragingScope {
   Averager* averager_;
 };
 
-// Measures the bytes that a run takes on other devices than the step's, from its construction on.
-class OtherPeaks {
- public:
-  explicit OtherPeaks(const std::vector<c10::Device>& devices) {
-    for (size_t m = 1; m < devices.size(); ++m) {
-      reset_peak(devices[m]);
-      before_.emplace_back(devices[m], memory_count(devices[m]).live);
-    }
-  }
-  // Returns the reports with the peaks so offload_memory.
-  std::vector<OtherDeviceReport> with(std::vector<OtherDeviceReport> reports) const {
-    for (size_t k = 0; k < reports.size(); ++k) {
-      const auto& [device, live] = before_.at(k);
-      reports[k].measured_peak = Bytes(memory_count(device).peak - live);
-    }
-    return reports;
-  }
-
- private:
-  std::vector<std::pair<c10::Device, int64_t>> before_;
-};
-
 }  // namespace
 
 Tensors StepState::run(const Tensors& inputs) {
+  if (options.follow) return run_followed(inputs);
   try {
     return run_or_capture_outcome(inputs);
   } catch (const StepMiss& miss) {
@@ -192,32 +169,25 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   Tensors outputs;
   std::vector<Delivery> gradients;
   try {
-    {
-      LimitScope limit(limited ? std::optional(report.budget.count() - uncounted) : std::nullopt);
-      reset_peak(device);
-      const OtherPeaks other_peaks(captured().program.lowered.devices);
-      std::optional<StepMeter> meter;
-      if (log.wanted()) meter.emplace(device);
-      if (!meter && launch(inputs)) {
-        outputs = outputs_now();
-      } else {
-        StepMemory::RunScope in_place(memory);
-        outputs = replay(inputs, meter ? &*meter : nullptr);
-        in_place.finish();
+    const auto limit = limited ? std::optional(report.budget.count() - uncounted) : std::nullopt;
+    PlanRun run(*this, inputs, limit);
+    std::optional<FollowedRun> followed;
+    if (options.follow) {
+      followed.emplace(*this, run, inputs, random, limit);
+      followed->call();
+      if (followed->has_left()) {
+        outputs = end_left(*followed, Bytes(uncounted));
+        return outputs;
       }
-      report.measured_peak = Bytes(memory_count(device).peak + uncounted) + holes;
-      report.other_devices = other_peaks.with(outcome().other_devices);
-      if (meter) {
-        meter->finish();
-        report.measured_peak = meter->peak() + Bytes(uncounted) + holes;
-        log.add(outcome().program, {report.predicted_peak, outcome().plan->result.plan->time},
-                Bytes(uncounted) + holes, std::move(*meter));
-      }
+      report.predicted_peak = outcome().own_peak + outcome().drift + holes - expected;
     }
+    outputs = run.finish();
+    run.report(report, Bytes(uncounted), holes);
     if (is_compared() && !compares_first()) compare(inputs);
     gradients = deliveries(captured().program.step, synchronized, captured().replay, inputs);
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
     memory.move_out(outputs);
+    if (followed) outputs = followed->give(outputs);
     // A step that made the optimizer's state is not like those that follow.
     if (updater().made_state()) renew_memory();
     place();
@@ -256,9 +226,28 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   return outputs;
 }
 
+// The function went on by itself and has done all, but for the updates.
+Tensors StepState::end_left(FollowedRun& followed, Bytes uncounted) {
+  const step::Updates& updates = updater().updates();
+  for (size_t k = 0; k < updates.each.size(); ++k) {
+    const at::Tensor& target = recording().gradients[updates.each[k].leaf].target;
+    if (!target.grad().defined()) continue;
+    updater().update(k, target.grad());
+    target.mutable_grad() = at::Tensor();
+  }
+  report.predicted_peak = Bytes(0);
+  report.measured_peak = Bytes(memory_count(recording().device).peak) + uncounted;
+  report.last_difference = followed.difference();
+  ++report.left;
+  ++report.steps;
+  if (updater().made_state()) renew_memory();
+  learning.wanted = true;
+  return followed.returned();
+}
+
 bool StepState::is_compared() const {
-  return lockstep::is_due(options.lockstep, outcome().runs + 1) && lockstep::can_intercept() &&
-         lockstep::can_follow(recording());
+  return !options.follow && lockstep::is_due(options.lockstep, outcome().runs + 1) &&
+         lockstep::can_intercept() && lockstep::can_follow(recording());
 }
 
 std::string StepState::of_all_ranks(std::string difference) const {
@@ -299,18 +288,10 @@ void StepState::compare(const Tensors& inputs) {
   ++report.compared;
 }
 
-Tensors StepState::replay(const Tensors& inputs, StepMeter* meter) {
-  ReplayScope scope;
+void StepState::begin_replay(const Tensors& inputs) {
   transfer::OffloadMemories memories;
   if (offload_memory.memory) memories = {nullptr, offload_memory.memory};
   captured().replay.begin(inputs, std::move(memories), homes.get(), &outcome().placed);
-  if (meter != nullptr) {
-    meter->execute(*outcome().program, 0, outcome().program->entries().size(), captured().replay);
-  } else {
-    execute(*outcome().program, captured().replay);
-  }
-  captured().replay.settle();
-  return outputs_now();
 }
 
 Tensors StepState::outputs_now() {

@@ -98,6 +98,7 @@ Outcome StepState::captured_for(const Tensors& sample) {
   const LimitScope limit(limited ? std::optional(options.budget.resolve(Bytes(0)).count())
                                  : std::nullopt);
   Outcome made;
+  const step::AsFollowed followed(options.follow);
   made.captured = capture_step(step, sample, options, ranks);
   if (options.lockstep == Lockstep::kAlways &&
       !lockstep::can_follow(made.captured->program.step.recording)) {
@@ -143,8 +144,10 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
 void StepState::capture_outcome(const Tensors& inputs) {
   memory.evacuate();
   renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
-  outcomes.add(note_capture(inputs, "the step reads other numbers out of tensors"),
-               options.outcomes);
+  outcomes.add(note_capture(inputs, options.follow
+                                        ? "the step does something else: " + report.last_difference
+                                        : "the step reads other numbers out of tensors"),
+               options.outcomes, /*beside=*/options.follow);
   renew_memory();
   outcome().placed = place(placement, Bytes(0));
   use_captured_homes();

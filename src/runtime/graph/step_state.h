@@ -21,6 +21,17 @@
 
 namespace reprise::runtime::internal::graph {
 
+class FollowedRun;
+
+// A Learning says when a followed step is recorded (followed_step.cc).
+struct Learning {
+  step::Audit known;
+  std::optional<StepPlanOptions> ahead;  // of a plan that was asked for before there is a recording
+  bool wanted = true;                    // The next run that may be recorded is.
+  int64_t pause = 0;                     // number of runs before that
+  int64_t next_pause = 1;                // behind the next recording that brings nothing new
+};
+
 struct StepState {
   StepFunction step;
   CaptureOptions options;
@@ -49,6 +60,7 @@ struct StepState {
   std::shared_ptr<distributed::Ranks> ranks;  // null without a process group
   bool synchronized = true;                   // whether runs average gradients over the group
   CodecCheck codec_check = CodecCheck::kNone;
+  Learning learning;  // of a followed step
 
   Outcome& outcome() { return outcomes.front(); }
   const Outcome& outcome() const { return outcomes.front(); }
@@ -152,7 +164,18 @@ struct StepState {
   Tensors run_or_capture_outcome(const Tensors& inputs);
   std::optional<Tensors> run_captured(const Tensors& inputs);
   std::optional<Tensors> attempt(const Tensors& inputs, std::optional<step::ReadMiss>& miss);
-  Tensors replay(const Tensors& inputs, device::StepMeter* meter);
+  // Runs a followed step: beside a recording, or recorded, or as it is.
+  Tensors run_followed(const Tensors& inputs);
+  bool bring_fitting(const step::Circumstances& here);
+  Tensors learn(const Tensors& inputs, step::Circumstances here);
+  void add_learned(LearnedStep learned, step::Circumstances here, const Tensors& inputs,
+                   int64_t more);
+  Tensors run_as_it_is(const Tensors& inputs, const std::string& why);
+  // Returns the options of a capture within the budget that is known by now.
+  CaptureOptions within_budget() const;
+  void begin_replay(const Tensors& inputs);
+  // Ends a run whose function has left all recordings.
+  Tensors end_left(FollowedRun& followed, Bytes uncounted);
   // Runs the plan as a device graph, and records it first if need be. Returns false if it has to
   // run operation by operation; report.no_device_graph may say why.
   bool launch(const Tensors& inputs);

@@ -43,6 +43,24 @@ std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
   return all;
 }
 
+// A Differs leaves the call that is not the recorded one.
+class Differs : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+// Says whether an argument is a number that has no effect on the shape and the type of a result.
+bool may_be_another_number(const Call& call, size_t argument, const c10::IValue& now) {
+  const std::string& name = call.op.operator_name().name;
+  if (name.starts_with("aten::arange") || name.starts_with("aten::range")) return false;
+  c10::TypePtr type = call.op.schema().arguments()[argument].type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  const bool number =
+      type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
+  const c10::IValue& before = call.arguments[argument].constant;
+  return number && before.tagKind() == now.tagKind() && !now.isNone();
+}
+
 bool holds_tensors(const c10::IValue& value) {
   return value.isTensor() || !tensors_in(value).empty();
 }
@@ -73,8 +91,17 @@ int64_t argument_returned(const c10::FunctionSchema& schema, size_t result) {
 
 }  // namespace
 
-FunctionFollower::FunctionFollower(const Recording& recording, const Tensors& inputs)
-    : recording_(recording), inputs_(inputs), written_(recording.calls.size()) {
+FunctionFollower::FunctionFollower(const Recording& recording, const Tensors& inputs,
+                                   ReplayBeside* beside, std::function<void()> on_leaving)
+    : recording_(&recording), inputs_(inputs), beside_(beside), on_leaving_(std::move(on_leaving)) {
+  begin(recording);
+}
+
+// Follows this recording. What was compared so far is the same in it.
+void FunctionFollower::begin(const Recording& recording) {
+  recording_ = &recording;
+  written_.assign(recording.calls.size(), {});
+  added_by_others_.clear();
   for (size_t v = 0; v < recording.values.size(); ++v) {
     const step::StepValue& value = recording.values[v];
     if (value.maker < 0 || value.previous < 0) continue;
@@ -95,13 +122,13 @@ FunctionFollower::FunctionFollower(const Recording& recording, const Tensors& in
 
 FunctionFollower::Next FunctionFollower::peek() const {
   size_t c = call_;
-  while (c < recording_.calls.size() && step::is_guard(recording_.calls[c])) ++c;
-  if (left_out_ < recording_.left_out.size() && recording_.left_out[left_out_].before <= c) {
-    const LeftOut& left = recording_.left_out[left_out_];
+  while (c < recording_->calls.size() && step::is_guard(recording_->calls[c])) ++c;
+  if (left_out_ < recording_->left_out.size() && recording_->left_out[left_out_].before <= c) {
+    const LeftOut& left = recording_->left_out[left_out_];
     return {&left.call, -1, left.failed};
   }
-  if (c == recording_.calls.size()) return {};
-  return {&recording_.calls[c], static_cast<int32_t>(c), false};
+  if (c == recording_->calls.size()) return {};
+  return {&recording_->calls[c], static_cast<int32_t>(c), false};
 }
 
 void FunctionFollower::advance(const Next& next) {
@@ -150,13 +177,68 @@ void FunctionFollower::note(const std::string& now, const std::string& recorded,
 
 void FunctionFollower::differ(const std::string& now, const std::string& recorded, const Call* at) {
   note(now, recorded, at);
-  throw InputError("the captured step differs from its recording: " + difference_);
+  throw Differs("the captured step differs from its recording: " + difference_);
 }
 
 void FunctionFollower::take(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  if (!difference_.empty()) {
-    throw InputError("the captured step differs from its recording: " + difference_);
+  if (left_) return call_plainly(op, stack);
+  if (beside_ == nullptr) {
+    if (!difference_.empty()) differ("", "", nullptr);
+    return follow(op, stack);
   }
+  do {
+    try {
+      return follow(op, stack);
+    } catch (const Differs&) {
+    }
+  } while (begin_other());
+  leave(difference_);
+  call_plainly(op, stack);
+}
+
+// Goes on beside another recording of what the function has done so far, if there is one.
+bool FunctionFollower::begin_other() {
+  const Recording* other = beside_->other(call_, left_out_);
+  if (other == nullptr) return false;
+  difference_.clear();
+  begin(*other);
+  return true;
+}
+
+void FunctionFollower::leave(const std::string& difference) {
+  left_ = true;
+  beside_->leave(call_, held(), difference);
+  on_leaving_();
+}
+
+void FunctionFollower::end(const Tensors& outputs) {
+  if (left_) return;
+  do {
+    finish(outputs);
+    if (difference_.empty()) return look_at_held();
+  } while (begin_other());
+  leave(difference_);
+}
+
+// The plan keeps what the program kept when the step was captured. Gradients lie in .grad.
+void FunctionFollower::look_at_held() {
+  std::set<int32_t> known;
+  std::set<int32_t> gradients;
+  for (const TensorRef& ref : recording_->outputs) known.insert(ref.index);
+  for (const LeafGradient& leaf : recording_->gradients) gradients.insert(leaf.gradient.index);
+  for (const HeldShell& shell : held()) {
+    if (known.contains(shell.value)) continue;
+    // One reference is that of .grad, and one is that of the list.
+    if (gradients.contains(shell.value) && shell.storage.use_count() <= 2) continue;
+    const Call& call = recording_->calls[recording_->values[shell.value].maker];
+    return leave(fmt::format("the function keeps the result of {}{}, and the recording does not",
+                             call.name(), at_place(call.place)));
+  }
+}
+
+std::vector<HeldShell> FunctionFollower::held() const { return homes_.held(); }
+
+void FunctionFollower::follow(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (op.operator_name().name == kDetach) {
     op.callBoxed(stack);  // It looks at the same memory, and no recording need have it.
     return;
@@ -178,10 +260,40 @@ void FunctionFollower::take(const c10::OperatorHandle& op, torch::jit::Stack& st
     op.callBoxed(stack);  // It changes the way in which the tensor looks at its memory.
     return;
   }
+  if (beside_ != nullptr) replay_counts(next);
   std::vector<c10::IValue> results = results_of(next, arguments);
+  if (beside_ != nullptr) replay_reads(next, results);
   advance(next);
   torch::jit::drop(stack, arity);
   for (c10::IValue& result : results) stack.push_back(std::move(result));
+}
+
+// The size of the call's result is that of the recording only if masks select as many elements.
+void FunctionFollower::replay_counts(const Next& next) {
+  if (next.position < 0) return;
+  for (size_t c = call_; c < static_cast<size_t>(next.position); ++c) {
+    if (!step::is_guard(recording_->calls[c])) continue;
+    try {
+      beside_->expect(c);
+    } catch (const step::ReadMiss& miss) {
+      const step::HostRead read = step::host_read(recording_->calls[c]);
+      differ(fmt::format("has {}", step::text_of(read, miss.found())),
+             fmt::format("{}, {}", step::text_of(read, read.expected), read.what), next.call);
+    }
+  }
+}
+
+// Gives the function what the host reads in this run.
+void FunctionFollower::replay_reads(const Next& next, std::vector<c10::IValue>& results) {
+  if (next.position < 0 && step::reads_on_host(next.call->op)) {
+    results.at(0) = beside_->number(recording_->left_out[left_out_].before - 1);
+  }
+  if (next.position >= 0 && step::copies_for_host(next.call->op)) {
+    const TensorRef& ref = next.call->outputs.at(0).at(0);
+    c10::Storage bytes = beside_->copied(static_cast<size_t>(next.position), ref.index);
+    homes_.put(bytes, {ref.memory, ref.index});
+    results.at(0) = step::tensor_on(std::move(bytes), ref.geometry);
+  }
 }
 
 // --- Arguments ------------------------------------------------------------------------------------
@@ -196,6 +308,10 @@ void FunctionFollower::compare(const Next& next, size_t a, const c10::IValue& va
   if (recorded.kind == ArgumentKind::kConstant) {
     if (holds_tensors(value)) refuse("a tensor", words_of(recorded.constant));
     if (!same_constant(recorded.constant, value)) {
+      if (beside_ != nullptr && next.position >= 0 && may_be_another_number(*next.call, a, value) &&
+          beside_->use(static_cast<size_t>(next.position), a, value)) {
+        return;
+      }
       refuse(words_of(value), words_of(recorded.constant));
     }
     return;
@@ -221,9 +337,11 @@ std::pair<std::string, std::string> FunctionFollower::difference_of(const Tensor
     return {text_of(now), text_of(recorded)};
   }
   if (recorded.memory == Memory::kExternal) {
-    const External& external = recording_.externals[recorded.index];
+    const External& external = recording_->externals[recorded.index];
     if (external.is_constant) {
-      if (!is_same_literal(external, now)) return {text_of(now), text_of(recorded)};
+      if (!is_same_literal(external, now) && !takes_the_place(recorded, now)) {
+        return {text_of(now), text_of(recorded)};
+      }
       homes_.put(now.storage(), {recorded.memory, recorded.index});
     }
   }
@@ -251,16 +369,37 @@ bool FunctionFollower::is_at_home(const TensorRef& recorded, const at::Tensor& n
   if (home == Home{recorded.memory, recorded.index}) return true;
   if (home.memory != Memory::kNone || recorded.memory != Memory::kExternal) return false;
   const c10::Storage& storage = now.storage();
-  const c10::Storage wanted = storage_of(recording_.externals[recorded.index]);
+  const c10::Storage wanted = storage_of(recording_->externals[recorded.index]);
   // Host memory may be made a tensor anew in each step, as torch.from_numpy() does.
   if (!wanted || storage.is_alias_of(wanted)) return wanted;
   const void* address = address_of(storage);
-  return address != nullptr && address == address_of(wanted);
+  if (address != nullptr && address == address_of(wanted)) return true;
+  return recording_->externals[recorded.index].input < 0 && takes_the_place(recorded, now);
+}
+
+// Says whether another tensor than at capture takes the place of an external in this run.
+bool FunctionFollower::takes_the_place(const TensorRef& recorded, const at::Tensor& now) {
+  if (beside_ == nullptr || address_of(now.storage()) == nullptr || now.requires_grad())
+    return false;
+  const External& external = recording_->externals[recorded.index];
+  if (external.requires_grad || homes_.of(now.storage()).memory != Memory::kNone) return false;
+  if (external.is_constant && now.storage().nbytes() != external.tensor.storage().nbytes()) {
+    return false;
+  }
+  Geometry found = step::geometry_of(now);
+  const int64_t later =
+      (found.offset - recorded.geometry.offset) * static_cast<int64_t>(now.element_size());
+  found.offset = recorded.geometry.offset;
+  if (!(found == recorded.geometry)) return false;
+  if (!beside_->use(static_cast<size_t>(recorded.index), now, later)) return false;
+  later_[recorded.index] = later;
+  homes_.put(now.storage(), {recorded.memory, recorded.index});
+  return true;
 }
 
 bool FunctionFollower::is_same_literal(const External& literal, const at::Tensor& now) const {
   const Home home = homes_.of(now.storage());
-  const int32_t index = static_cast<int32_t>(&literal - recording_.externals.data());
+  const int32_t index = static_cast<int32_t>(&literal - recording_->externals.data());
   if (home == Home{Memory::kExternal, index}) return true;
   const c10::Storage &written = now.storage(), &recorded = literal.tensor.storage();
   if (written.nbytes() != recorded.nbytes() || now.scalar_type() != literal.tensor.scalar_type()) {
@@ -281,11 +420,15 @@ c10::Storage FunctionFollower::storage_of(const External& external) const {
 Geometry FunctionFollower::geometry_in(const TensorRef& recorded) const {
   Geometry geometry = recorded.geometry;
   if (recorded.memory != Memory::kExternal) return geometry;
-  const External& external = recording_.externals[recorded.index];
+  const External& external = recording_->externals[recorded.index];
+  if (const auto other = later_.find(recorded.index); other != later_.end()) {
+    geometry.offset += other->second / static_cast<int64_t>(c10::elementSize(geometry.dtype));
+    return geometry;
+  }
   if (external.is_constant) return geometry;
   const auto input = static_cast<size_t>(external.input);
   const int64_t moved = external.input >= 0
-                            ? step::offset_bytes(inputs_[input]) - recording_.input_offsets[input]
+                            ? step::offset_bytes(inputs_[input]) - recording_->input_offsets[input]
                             : step::offset_bytes(external.tensor) - external.offset;
   geometry.offset += moved / static_cast<int64_t>(c10::elementSize(geometry.dtype));
   return geometry;
@@ -296,7 +439,7 @@ std::string FunctionFollower::text_of(const TensorRef& recorded) const {
     case Memory::kNone:
       return "nothing";
     case Memory::kExternal: {
-      const External& external = recording_.externals[recorded.index];
+      const External& external = recording_->externals[recorded.index];
       if (external.is_constant) {
         return numbers_in(step::tensor_on(external.tensor.storage(), recorded.geometry));
       }
@@ -324,13 +467,13 @@ std::string FunctionFollower::text_of(const at::Tensor& now) const {
 // Says in words where memory comes from.
 std::string FunctionFollower::maker_of(Home home) const {
   if (home.memory == Memory::kExternal) {
-    const int32_t input = recording_.externals[home.index].input;
+    const int32_t input = recording_->externals[home.index].input;
     return input >= 0 ? fmt::format(", input {}", input) : ", from before the step";
   }
   if (home.memory == Memory::kNone) return " of its own";
-  const int32_t maker = recording_.values[home.index].maker;
+  const int32_t maker = recording_->values[home.index].maker;
   if (maker < 0) return "";
-  const Call& call = recording_.calls[maker];
+  const Call& call = recording_->calls[maker];
   return fmt::format(", the result of {}{}", call.name(), at_place(call.place));
 }
 
@@ -339,7 +482,7 @@ std::string FunctionFollower::maker_of(Home home) const {
 void FunctionFollower::hold_if_needed(int32_t value) {
   if (!added_by_others_.contains(value)) return;
   if (c10::Storage storage = homes_.storage_of({Memory::kValue, value})) {
-    held_.push_back(std::move(storage));
+    added_to_.push_back(std::move(storage));
   }
 }
 
@@ -347,9 +490,9 @@ c10::Storage FunctionFollower::storage_for(const TensorRef& ref, const Call& cal
   const Home home{ref.memory, ref.index};
   if (c10::Storage known = homes_.storage_of(home)) return known;
   if (ref.memory == Memory::kExternal) {
-    return storage_of(recording_.externals[ref.index]);
+    return storage_of(recording_->externals[ref.index]);
   }
-  const step::StepValue& value = recording_.values[ref.index];
+  const step::StepValue& value = recording_->values[ref.index];
   // The program may write numbers into it.
   const bool blank = value.device.is_cpu() && step::gives_unwritten_memory(call.op) &&
                      value.bytes <= static_cast<int64_t>(step::kLargestLiteral);
@@ -369,7 +512,7 @@ std::vector<c10::IValue> FunctionFollower::results_of(const Next& next,
   const Call& call = *next.call;
   if (next.position >= 0) {
     for (const int32_t v : written_[next.position]) {
-      const int32_t before = recording_.values[v].previous;
+      const int32_t before = recording_->values[v].previous;
       homes_.move({Memory::kValue, before}, {Memory::kValue, v});
       hold_if_needed(v);
     }
@@ -405,18 +548,18 @@ void FunctionFollower::finish(const Tensors& outputs) {
     note("ends there", fmt::format("calls {}", next.call->name()), next.call);
     return;
   }
-  if (outputs.size() != recording_.outputs.size()) {
-    note(fmt::format("returns {} tensors", outputs.size()),
-         fmt::format("{}", recording_.outputs.size()), nullptr);
+  const size_t returned = recording_->outputs.size() - recording_->kept;
+  if (outputs.size() != returned) {
+    note(fmt::format("returns {} tensors", outputs.size()), fmt::format("{}", returned), nullptr);
     return;
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const auto [found, expected] = difference_of(recording_.outputs[i], outputs[i]);
+    const auto [found, expected] = difference_of(recording_->outputs[i], outputs[i]);
     if (!found.empty()) {
       note(fmt::format("returns {} as tensor {}", found, i), "has " + expected, nullptr);
     }
   }
-  for (const LeafGradient& leaf : recording_.gradients) {
+  for (const LeafGradient& leaf : recording_->gradients) {
     const at::Tensor& target = leaf.input < 0 ? leaf.target : inputs_[leaf.input];
     const auto [found, expected] = difference_of(leaf.gradient, target.grad());
     if (!found.empty()) {

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "reprise/runtime/stage.h"
+#include "runtime/lockstep/beside.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/shells.h"
 #include "runtime/step/recording.h"
@@ -18,12 +21,16 @@ namespace reprise::runtime::internal::lockstep {
 // compares operators, tensors (their shapes, types and memory), numbers, and the literals that the
 // program writes. A host read gets the number of the recording. The function's call that differs
 // throws InputError, and so do all calls behind it, in case the function catches that.
+//
+// With a replay beside, the function is followed: it gets the numbers of this run, the replay uses the
+// numbers and host data that are others than at capture, and a call that differs is made.
 class FunctionFollower final : public Taker {
  public:
-  // `recording` and `inputs` outlive the follower.
-  FunctionFollower(const step::Recording& recording, const Tensors& inputs);
+  // `recording`, `inputs` and what is `beside` outlive the follower.
+  FunctionFollower(const step::Recording& recording, const Tensors& inputs,
+                   ReplayBeside* beside = nullptr, std::function<void()> on_leaving = {});
 
-  c10::Device device() const override { return recording_.device; }
+  c10::Device device() const override { return recording_->device; }
   void take(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
   // Compares the end of the function, with what it returned and with the gradients of leaf tensors.
   void finish(const Tensors& outputs);
@@ -32,12 +39,30 @@ class FunctionFollower final : public Taker {
   // program. The text is empty as long as nothing differs.
   const std::string& difference() const { return difference_; }
 
+  // Ends a function that was followed and has returned these.
+  void end(const Tensors& outputs);
+  // Says whether the function went on by itself, because it did something else than all recordings.
+  bool has_left() const { return left_; }
+  // Lets the function go on by itself from here.
+  void leave(const std::string& difference);
+  // Returns the shells of values that are held.
+  std::vector<HeldShell> held() const;
+  // Returns the recording that was followed last.
+  const step::Recording& recording() const { return *recording_; }
+
  private:
   struct Next {
     const step::Call* call = nullptr;  // null behind the last one
     int32_t position = -1;             // in Recording::calls; -1 for a call that is left out
     bool failed = false;
   };
+
+  void begin(const step::Recording& recording);
+  bool begin_other();
+  void look_at_held();
+  void follow(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void replay_reads(const Next& next, std::vector<c10::IValue>& results);
+  void replay_counts(const Next& next);
 
   Next peek() const;
   void advance(const Next& next);
@@ -53,6 +78,7 @@ class FunctionFollower final : public Taker {
   std::pair<std::string, std::string> difference_of(const step::TensorRef& recorded,
                                                     const at::Tensor& now);
   bool is_at_home(const step::TensorRef& recorded, const at::Tensor& now);
+  bool takes_the_place(const step::TensorRef& recorded, const at::Tensor& now);
   bool is_same_literal(const step::External& literal, const at::Tensor& now) const;
   c10::Storage storage_of(const step::External& external) const;
   step::Geometry geometry_in(const step::TensorRef& recorded) const;
@@ -65,14 +91,18 @@ class FunctionFollower final : public Taker {
   c10::Storage storage_for(const step::TensorRef& ref, const step::Call& call);
   std::vector<c10::IValue> results_of(const Next& next, const std::vector<c10::IValue>& arguments);
 
-  const step::Recording& recording_;
+  const step::Recording* recording_;
   const Tensors& inputs_;
+  ReplayBeside* const beside_;
+  const std::function<void()> on_leaving_;
+  bool left_ = false;
+  std::map<int32_t, int64_t> later_;  // by external that is another tensor: bytes it begins later
   std::vector<std::vector<int32_t>> written_;  // by call: values that it writes over others
   Homes homes_;
   // If others held memory while the step was recorded: the values that autograd did not add to in
   // place for that reason, and their storages, which are held here for the same reason.
   std::set<int32_t> added_by_others_;
-  std::vector<c10::Storage> held_;
+  std::vector<c10::Storage> added_to_;
   size_t call_ = 0, left_out_ = 0;  // the next ones
   size_t number_ = 0;               // of the call at hand, those that are left out included
   std::string difference_;

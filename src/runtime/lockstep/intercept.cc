@@ -56,6 +56,13 @@ std::unique_lock<std::mutex> my_turn() {
 
 }  // namespace
 
+void call_plainly(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const c10::impl::LocalDispatchKeySet now = c10::impl::tls_local_dispatch_key_set();
+  const c10::impl::ForceDispatchKeyGuard plain(now.included_ - DispatchKeySet(kKey),
+                                               now.excluded_ - kFlags);
+  op.callBoxed(stack);
+}
+
 bool can_intercept() { return has_key(); }
 
 Interception::Interception(Taker& taker)

@@ -25,6 +25,9 @@ class Taker {
 // leave free. Another library of the process may have taken it.
 bool can_intercept();
 
+// Calls the operator from inside take(), as it runs without an interception.
+void call_plainly(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
 // While an Interception lives, the taker gets the calls of this thread, and those of the backward
 // passes that it begins. Autograd and autocast do their part of a call before. One interception
 // lives at a time in a process; the constructor waits for its turn. It throws InputError inside

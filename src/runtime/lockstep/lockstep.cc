@@ -1,6 +1,7 @@
 #include "runtime/lockstep/lockstep.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <exception>
@@ -43,13 +44,41 @@ class Untouched {
   }
   ~Untouched() {
     at::autocast::clear_cache();
+    if (handed_over_) return;
     before_.restore();
-    if (!random_.is_now()) random_.restore();
+    if (keeps_random_ && !random_.is_now()) random_.restore();
   }
   Untouched(const Untouched&) = delete;
   Untouched& operator=(const Untouched&) = delete;
 
   bool random_state_changed() const { return !random_.is_now(); }
+  // Lets the random state go on.
+  void leave_random() { keeps_random_ = false; }
+
+  // Lets all that the function does stay, from the middle of its run on: gradients that were there
+  // before are there again, with what has been added to them.
+  void hand_over() {
+    handed_over_ = true;
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, before] : gradients_) {
+      if (!before.defined()) continue;
+      if (tensor.grad().defined()) before.add_(tensor.grad());
+      tensor.mutable_grad() = before;
+    }
+  }
+  // Undoes what was handed over, as far as it is known here.
+  void take_back() { handed_over_ = false; }
+  // Returns a tensor whose requires_grad is not what the recording says; an undefined one for none.
+  at::Tensor other_flag(const Recording& recording) const {
+    for (const at::Tensor& tensor : before_.flipped()) {
+      const bool recorded =
+          std::ranges::any_of(recording.flags, [&](const step::GradientFlag& flag) {
+            return flag.target.is_same(tensor) && flag.wanted == tensor.requires_grad();
+          });
+      if (!recorded) return tensor;
+    }
+    return {};
+  }
 
  private:
   void take_gradient_of(const at::Tensor& tensor) {
@@ -57,11 +86,15 @@ class Untouched {
     before_.keep_place(tensor);
     before_.keep_flag(tensor);
     before_.keep_gradient(tensor);
+    gradients_.emplace_back(tensor, tensor.grad());
     tensor.mutable_grad() = at::Tensor();
   }
 
   RandomState random_;
+  bool keeps_random_ = true;
+  bool handed_over_ = false;
   BeforeImages before_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // leaves, and their .grad
   std::set<const void*> seen_;
 };
 
@@ -121,6 +154,29 @@ std::string compare_with(const Recording& recording, const StepFunction& functio
   if (drew)
     return "the function sets the state of the random generator, and the recording does not";
   return {};
+}
+
+Followed follow(const Recording& recording, const StepFunction& function, const Tensors& inputs,
+                const std::vector<at::Tensor>& parameters, ReplayBeside& beside) {
+  Followed followed;
+  Untouched untouched(recording, inputs, parameters);
+  untouched.leave_random();
+  FunctionFollower follower(recording, inputs, &beside, [&] { untouched.hand_over(); });
+  try {
+    const Interception interception(follower);
+    followed.outputs = function(inputs);
+    follower.end(followed.outputs);
+    if (!follower.has_left() && untouched.other_flag(follower.recording()).defined()) {
+      follower.leave("the function sets requires_grad of a tensor, and the recording does not");
+    }
+  } catch (...) {
+    untouched.take_back();
+    device::drain_backward_queue();
+    explain(std::current_exception());
+  }
+  followed.left = follower.has_left();
+  if (!followed.left) followed.held = follower.held();
+  return followed;
 }
 
 }  // namespace reprise::runtime::internal::lockstep

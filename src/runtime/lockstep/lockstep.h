@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reprise/runtime/capture.h"
+#include "runtime/lockstep/beside.h"
 #include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::lockstep {
@@ -30,5 +31,20 @@ bool can_follow(const step::Recording& recording);
 // Throws InputError if the function looks into the bytes of a tensor.
 std::string compare_with(const step::Recording& recording, const StepFunction& function,
                          const Tensors& inputs, const std::vector<at::Tensor>& parameters);
+
+// A Followed is what is left of a function that ran and was followed.
+struct Followed {
+  Tensors outputs;              // that the function returned
+  std::vector<HeldShell> held;  // shells that the program holds; empty if the function has left
+  bool left = false;            // The function went on by itself.
+};
+
+// Runs the function of a step once, with what is `beside` it (beside.h). Gradients, flags and the data
+// of parameters are then as before, and come from the replay, unless the function has left: then all
+// that it does is done. What the function throws passes through; gradients are as before then.
+// Throws InputError if the function takes the pointer of a shell.
+Followed follow(const step::Recording& recording, const StepFunction& function,
+                const Tensors& inputs, const std::vector<at::Tensor>& parameters,
+                ReplayBeside& beside);
 
 }  // namespace reprise::runtime::internal::lockstep

@@ -1,5 +1,6 @@
 #include "runtime/lockstep/shells.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -17,6 +18,14 @@ c10::Storage shell(int64_t bytes, c10::Device device) {
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       std::string(kNoBytes));
   return storage;
+}
+
+void fill(const c10::Storage& shell, const c10::Storage& bytes) {
+  c10::StorageImpl& to = *shell.unsafeGetStorageImpl();
+  c10::StorageImpl& from = *bytes.unsafeGetStorageImpl();
+  to.clear_data_ptr_access_error_msg_();
+  to.set_data_ptr_noswap(std::move(from._mutable_data_ptr_no_checks()));
+  from.set_data_ptr_noswap({nullptr, from.device()});
 }
 
 c10::Storage blank_memory(int64_t bytes) {
@@ -43,6 +52,20 @@ c10::Storage Homes::storage_of(Home home) const {
   const auto found = by_home_.find(key_of(home));
   if (found == by_home_.end()) return {};
   return c10::Storage(by_storage_.at(found->second).alive.lock());
+}
+
+std::vector<HeldShell> Homes::held() const {
+  std::vector<HeldShell> all;
+  for (const auto& [key, address] : by_home_) {
+    const Entry& entry = by_storage_.at(address);
+    if (entry.home.memory != step::Memory::kValue) continue;
+    if (auto alive = entry.alive.lock()) {
+      all.push_back({entry.home.index, c10::Storage(std::move(alive))});
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const HeldShell& a, const HeldShell& b) { return a.value < b.value; });
+  return all;
 }
 
 void Homes::move(Home from, Home to) {

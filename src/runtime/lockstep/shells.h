@@ -8,7 +8,9 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
+#include "runtime/lockstep/beside.h"
 #include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::lockstep {
@@ -20,6 +22,9 @@ inline constexpr std::string_view kNoBytes =
 
 // Returns a storage of this size without bytes.
 c10::Storage shell(int64_t bytes, c10::Device device);
+
+// Gives a shell the bytes of another storage, which has none afterwards.
+void fill(const c10::Storage& shell, const c10::Storage& bytes);
 
 // Returns host memory that no budget counts, for the program to write literals into. Its bytes are
 // those of memory that nobody has written.
@@ -42,6 +47,8 @@ class Homes {
   Home of(const c10::Storage& storage) const;
   // Returns the storage that has this home, or nothing if it is gone.
   c10::Storage storage_of(Home home) const;
+  // Returns the shells of values that are alive, by value.
+  std::vector<HeldShell> held() const;
   // Gives the storage of `from` the home `to`, if it is there.
   void move(Home from, Home to);
 

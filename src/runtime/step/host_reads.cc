@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <fmt/format.h>
 #include <torch/library.h>
@@ -15,6 +16,13 @@ namespace {
 constexpr const char* kNumber = "reprise::expect_number";
 constexpr const char* kEqual = "reprise::expect_equal";
 constexpr const char* kCount = "reprise::expect_count";
+constexpr const char* kGiveNumber = "reprise::give_number";
+constexpr const char* kGiveEqual = "reprise::give_equal";
+constexpr const char* kHostCopy = "reprise::host_copy";
+
+thread_local AtFirstRead* at_first_read = nullptr;
+thread_local GivenNumbers* given_numbers = nullptr;
+thread_local bool followed = false;
 
 int64_t number_in(const at::Scalar& scalar) {
   return scalar.isBoolean() ? static_cast<int64_t>(scalar.toBool()) : scalar.to<int64_t>();
@@ -36,6 +44,24 @@ void expect_count(const at::Tensor& self, int64_t expected, int64_t read) {
   compare(expected, count_of(self), read);
 }
 
+void give(int64_t read, c10::IValue number) {
+  if (given_numbers != nullptr) given_numbers->put(read, std::move(number));
+}
+
+void give_number(const at::Tensor& self, int64_t read) {
+  give(read, at::_local_scalar_dense(self));
+}
+
+void give_equal(const at::Tensor& self, const at::Tensor& other, int64_t read) {
+  give(read, at::equal(self, other));
+}
+
+at::Tensor copy_for_host(const at::Tensor& self) {
+  at::Tensor copy =
+      at::empty_like(self, self.options().device(at::kCPU), at::MemoryFormat::Contiguous);
+  return copy.copy_(self);
+}
+
 // Returns one of our operators. They are registered when the first of them is asked for, and stay.
 c10::OperatorHandle our_operator(const char* name) {
   static const torch::Library* const library = [] {
@@ -51,6 +77,9 @@ c10::OperatorHandle our_operator(const char* name) {
     add("expect_equal(Tensor self, Tensor other, int expected, int read) -> ()", kEqual,
         &expect_equal);
     add("expect_count(Tensor self, int expected, int read) -> ()", kCount, &expect_count);
+    add("give_number(Tensor self, int read) -> ()", kGiveNumber, &give_number);
+    add("give_equal(Tensor self, Tensor other, int read) -> ()", kGiveEqual, &give_equal);
+    add("host_copy(Tensor self) -> Tensor", kHostCopy, &copy_for_host);
     return ours;
   }();
   static_cast<void>(library);
@@ -58,11 +87,9 @@ c10::OperatorHandle our_operator(const char* name) {
 }
 
 // Returns a guard that stands where the call stands.
-Call guard_at(const Call& call, const char* name, std::vector<Argument> tensors, int64_t expected,
-              size_t read) {
+Call guard_at(const Call& call, const char* name, std::vector<Argument> arguments, size_t read) {
   Call guard(our_operator(name));
-  guard.arguments = std::move(tensors);
-  guard.arguments.push_back({.constant = expected});
+  guard.arguments = std::move(arguments);
   guard.arguments.push_back({.constant = static_cast<int64_t>(read)});
   guard.phase = call.phase;
   guard.grad_mode = call.grad_mode;
@@ -77,8 +104,6 @@ bool is_mask(const TensorRef& index) {
 }
 
 std::string place_of(const HostRead& read) { return read.place.empty() ? "" : " at " + read.place; }
-
-thread_local AtFirstRead* at_first_read = nullptr;
 
 }  // namespace
 
@@ -114,20 +139,54 @@ int64_t count_of(const at::Tensor& mask) {
 
 Call guard_of_read(const Call& call, const c10::IValue& result, size_t read) {
   if (call.op.operator_name().name == "aten::equal") {
-    return guard_at(call, kEqual, {call.arguments.at(0), call.arguments.at(1)},
-                    static_cast<int64_t>(result.toBool()), read);
+    return guard_at(call, kEqual,
+                    {call.arguments.at(0),
+                     call.arguments.at(1),
+                     {.constant = static_cast<int64_t>(result.toBool())}},
+                    read);
   }
-  return guard_at(call, kNumber, {call.arguments.at(0)}, number_in(result.toScalar()), read);
+  return guard_at(call, kNumber, {call.arguments.at(0), {.constant = number_in(result.toScalar())}},
+                  read);
+}
+
+Call guard_that_gives(const Call& call, size_t read) {
+  if (call.op.operator_name().name == "aten::equal") {
+    return guard_at(call, kGiveEqual, {call.arguments.at(0), call.arguments.at(1)}, read);
+  }
+  return guard_at(call, kGiveNumber, {call.arguments.at(0)}, read);
 }
 
 Call guard_of_count(const Call& call, const Mask& mask, int64_t count, size_t read) {
   const Argument argument{.kind = ArgumentKind::kTensor,
                           .tensors = {call.arguments.at(mask.argument).tensors.at(mask.item)}};
-  return guard_at(call, kCount, {argument}, count, read);
+  return guard_at(call, kCount, {argument, {.constant = count}}, read);
+}
+
+bool expects_number(const Call& call) {
+  return call.op.operator_name().name.starts_with("reprise::expect_");
 }
 
 bool is_guard(const Call& call) {
-  return call.op.operator_name().name.starts_with("reprise::expect_");
+  return expects_number(call) || call.op.operator_name().name.starts_with("reprise::give_");
+}
+
+bool copies_for_host(const c10::OperatorHandle& op) { return op.operator_name().name == kHostCopy; }
+
+bool is_host_read(const Call& call) { return is_guard(call) || copies_for_host(call.op); }
+
+at::Tensor host_copy(const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  return our_operator(kHostCopy).typed<at::Tensor(const at::Tensor&)>().call(tensor.detach());
+}
+
+AsFollowed::AsFollowed(bool now) : before_(std::exchange(followed, now)) {}
+AsFollowed::~AsFollowed() { followed = before_; }
+bool is_followed() { return followed; }
+
+GivenNumbers::GivenNumbers() : outer_(std::exchange(given_numbers, this)) {}
+GivenNumbers::~GivenNumbers() { given_numbers = outer_; }
+const c10::IValue& GivenNumbers::of(const Call& guard) const {
+  return numbers_.at(guard.arguments.back().constant.toInt());
 }
 
 HostRead host_read(const Call& guard) {
@@ -144,7 +203,7 @@ HostRead host_read(const Call& guard) {
 std::vector<HostRead> host_reads(const Recording& recording) {
   std::vector<HostRead> all;
   for (const Call& call : recording.calls) {
-    if (is_guard(call)) all.push_back(host_read(call));
+    if (expects_number(call)) all.push_back(host_read(call));
   }
   return all;
 }

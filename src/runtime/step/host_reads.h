@@ -10,12 +10,21 @@
 //
 // `read` is the position of the guard among those of its recording. The kernels compare, and throw
 // a ReadMiss. A boolean is 0 or 1. Numbers that are not whole are refused: they hardly ever repeat.
+//
+// Where the function runs beside each replay (CaptureOptions::follow), it gets the numbers of that
+// run. Then the recording expects nothing but counts, and has these operators in place of the first
+// two:
+//
+//   reprise::give_number(Tensor self, int read) -> ()
+//   reprise::give_equal(Tensor self, Tensor other, int read) -> ()
+//   reprise::host_copy(Tensor self) -> Tensor          NumPy, tolist(), print(): called by bindings
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,7 +57,48 @@ int64_t count_of(const at::Tensor& mask);
 Call guard_of_read(const Call& call, const c10::IValue& result, size_t read);
 Call guard_of_count(const Call& call, const Mask& mask, int64_t count, size_t read);
 
+// Returns the guard of a read whose number goes to the function.
+Call guard_that_gives(const Call& call, size_t read);
+
 bool is_guard(const Call& call);
+// Says whether the call is a guard that expects a number.
+bool expects_number(const Call& call);
+// Says whether the host gets something out of tensors by the call: a guard, or a copy.
+bool is_host_read(const Call& call);
+// Says whether the operator copies a tensor for the host.
+bool copies_for_host(const c10::OperatorHandle& op);
+// Returns a copy of the tensor's bytes in host memory, by the operator that follow mode knows.
+at::Tensor host_copy(const at::Tensor& tensor);
+
+// While an AsFollowed lives, what this thread records gives its host reads to the function.
+class AsFollowed {
+ public:
+  explicit AsFollowed(bool followed);
+  ~AsFollowed();
+  AsFollowed(const AsFollowed&) = delete;
+  AsFollowed& operator=(const AsFollowed&) = delete;
+
+ private:
+  const bool before_;
+};
+bool is_followed();
+
+// While a GivenNumbers lives, it gets the numbers that guards on this thread give.
+class GivenNumbers {
+ public:
+  GivenNumbers();
+  ~GivenNumbers();
+  GivenNumbers(const GivenNumbers&) = delete;
+  GivenNumbers& operator=(const GivenNumbers&) = delete;
+
+  void put(int64_t read, c10::IValue number) { numbers_.insert_or_assign(read, std::move(number)); }
+  // Returns what the guard has given.
+  const c10::IValue& of(const Call& guard) const;
+
+ private:
+  GivenNumbers* outer_;
+  std::map<int64_t, c10::IValue> numbers_;
+};
 
 // A HostRead is what a guard expects, in words for people.
 struct HostRead {
@@ -61,7 +111,7 @@ struct HostRead {
 };
 
 HostRead host_read(const Call& guard);
-// Returns what the guards of the recording expect, in order.
+// Returns what the guards of the recording expect, in order. Guards that give expect nothing.
 std::vector<HostRead> host_reads(const Recording& recording);
 
 // Returns the number as a program writes it: "True", "17".

@@ -74,11 +74,9 @@ int32_t position_of(const at::Tensor& tensor, const Tensors& inputs) {
   return found == inputs.end() ? -1 : static_cast<int32_t>(found - inputs.begin());
 }
 
-// Records one run. Puts back everything that the run wrote outside the step, except gradients that
-// it does not read.
-Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, const Audit* known) {
-  const c10::Device device = subject.device;
-  BeforeImages images;
+// Records one run. `images` get what the run wrote outside the step.
+Recording recorded_run(const Subject& subject, BeforeImages& images, Scrutiny scrutiny,
+                       Audit& audit, const Audit* known) {
   for (const at::Tensor& parameter : subject.parameters) {
     images.keep_place(parameter);
     images.keep_flag(parameter);
@@ -86,17 +84,25 @@ Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, cons
   for (const at::Tensor& input : subject.inputs) {
     if (input.defined()) images.keep_flag(input);
   }
-  const RandomScope random(device);
   // The cache of the caller's autocast may hold weights that an earlier run has cast.
   at::autocast::clear_cache();
+  Recording recording = record(subject.step, subject.inputs, subject.device, images, scrutiny,
+                               audit, known, subject.surroundings);
+  for (const at::Tensor& tensor : images.flipped()) {
+    recording.flags.push_back({.target = tensor,
+                               .input = position_of(tensor, subject.inputs),
+                               .wanted = tensor.requires_grad()});
+  }
+  return recording;
+}
+
+// Records one run. Puts back everything that the run wrote outside the step, except gradients that
+// it does not read.
+Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, const Audit* known) {
+  BeforeImages images;
+  const RandomScope random(subject.device);
   try {
-    Recording recording = record(subject.step, subject.inputs, device, images, scrutiny, audit,
-                                 known, subject.surroundings);
-    for (const at::Tensor& tensor : images.flipped()) {
-      recording.flags.push_back({.target = tensor,
-                                 .input = position_of(tensor, subject.inputs),
-                                 .wanted = tensor.requires_grad()});
-    }
+    Recording recording = recorded_run(subject, images, scrutiny, audit, known);
     images.restore();
     return recording;
   } catch (...) {
@@ -353,6 +359,17 @@ Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::D
   }
   refuse_gradients_read_as_parts(aside, seen.recording);
   refuse_gradients_read_as_parts(none, seen.recording);
+  seen.recording.held = surroundings != nullptr;
+  return seen;
+}
+
+Observation observe_run(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                        const std::vector<at::Tensor>& parameters, Scrutiny scrutiny,
+                        const Audit& known, Surroundings* surroundings) {
+  Observation seen;
+  BeforeImages images;
+  seen.recording = recorded_run({step, inputs, device, parameters, surroundings}, images, scrutiny,
+                                seen.audit, &known);
   seen.recording.held = surroundings != nullptr;
   return seen;
 }

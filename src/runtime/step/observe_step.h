@@ -37,6 +37,13 @@ Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::D
                          const std::vector<at::Tensor>& parameters, int runs,
                          Surroundings* surroundings);
 
+// Runs the step once, as a step of the training: nothing is put back. Memory is watched as closely as
+// `scrutiny` says; `known` are the writes that no schema declares and that are known. The recording
+// can be replayed if the audit has no other ones. It says nothing of gradients that are there before.
+Observation observe_run(const StepFunction& step, const Tensors& inputs, c10::Device device,
+                        const std::vector<at::Tensor>& parameters, Scrutiny scrutiny,
+                        const Audit& known, Surroundings* surroundings);
+
 // Runs the step `count` more times without gradients, and says whether these runs do the work of the
 // recording and teach nothing new about it. The arguments are those of observe_step().
 bool repeats(const StepFunction& step, const Tensors& inputs, c10::Device device,

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "reprise/runtime/allocator.h"
@@ -212,6 +214,24 @@ bool Places::made_in_step(const c10::Storage& storage) const {
   const TensorRef& place = found->second.place;
   if (place.memory == Memory::kValue) return true;
   return place.memory == Memory::kExternal && recording_.externals[place.index].is_constant;
+}
+
+void Places::add_kept() {
+  std::set<int32_t> known;
+  for (const TensorRef& ref : recording_.outputs) known.insert(ref.index);
+  for (const LeafGradient& leaf : recording_.gradients) known.insert(leaf.gradient.index);
+  std::map<int32_t, int64_t> kept;  // bytes, by value
+  for (const auto& [address, tracked] : tracked_) {
+    if (tracked.place.memory != Memory::kValue || known.contains(tracked.place.index)) continue;
+    if (tracked.alive->use_count() > 0) {
+      kept.emplace(tracked.place.index, static_cast<int64_t>(tracked.bytes));
+    }
+  }
+  for (const auto& [value, bytes] : kept) {
+    const Geometry whole{.sizes = {bytes}, .strides = {1}, .dtype = at::kByte};
+    recording_.outputs.push_back({Memory::kValue, value, whole});
+  }
+  recording_.kept = kept.size();
 }
 
 void Places::note_bytes(const c10::Storage& storage) {

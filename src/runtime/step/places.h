@@ -66,6 +66,10 @@ class Places {
 
   bool made_in_step(const c10::Storage& storage) const;
 
+  // The function has returned. Adds the values that somebody else holds to the outputs of the
+  // recording, each as the bytes of its storage.
+  void add_kept();
+
   // These functions know the bytes of storages by their fingerprints. note_bytes() takes the
   // fingerprint of memory that has none yet.
   void note_bytes(const c10::Storage& storage);

@@ -111,7 +111,7 @@ Recording record(const StepFunction& step, const Tensors& inputs, c10::Device de
       Session session(recorder);
       outputs = step(inputs);
     }
-    recording = recorder.finish(outputs);
+    recording = recorder.finish(std::move(outputs));
   };
   if (surroundings != nullptr) {
     surroundings->run(run);

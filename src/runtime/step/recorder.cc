@@ -26,7 +26,8 @@ namespace {
 constexpr const char* kRandomStateSet =
     "the state of the random generator is set inside it (torch.manual_seed(), or "
     "torch.utils.checkpoint of a part that draws random numbers): set it before the step, and "
-    "leave it to the plan what runs again. Or another thread draws random numbers meanwhile: let it "
+    "leave it to the plan what runs again. Or another thread draws random numbers meanwhile: let "
+    "it "
     "wait for the capture";
 
 // Gives fresh memory bytes that no literal has. Memory that was used before may hold what the host
@@ -84,7 +85,9 @@ std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
   for (size_t a = 0; a < arguments.size(); ++a) {
     if (writes(call, a)) note_written(*context, a, arguments[a]);
   }
-  if (const char* reason = reason_to_refuse_arguments(call)) problems_.refuse(call, reason);
+  if (const char* reason = is_followed() ? nullptr : reason_to_refuse_arguments(call)) {
+    problems_.refuse(call, reason);
+  }
   expect_counts(call, arguments);
   look_at_generators(*context, arguments);
   return context;
@@ -149,7 +152,7 @@ void Recorder::leave_out(Call call, bool failed) {
       {.before = recording_.calls.size(), .call = std::move(call), .failed = failed});
 }
 
-Recording Recorder::finish(const Tensors& outputs) {
+Recording Recorder::finish(Tensors outputs) {
   const Call nobody(*c10::Dispatcher::singleton().findSchema({"aten::detach", ""}));
   audit_.ended = cpu_allocation_serial();
   if (!random_.is_now()) fail(kRandomStateSet);
@@ -167,6 +170,11 @@ Recording Recorder::finish(const Tensors& outputs) {
     leaf.gradient = places_.refer(leaf.target.grad(), false, nobody);
   }
   require_gradients(outputs);
+  if (is_followed()) {
+    // Their history is not kept.
+    for (at::Tensor& output : outputs) output = output.defined() ? output.detach() : output;
+    places_.add_kept();
+  }
   if (!problems_.first().empty()) {
     throw InputError("the step cannot be captured: " + problems_.first());
   }
@@ -177,7 +185,8 @@ Recording Recorder::finish(const Tensors& outputs) {
 void Recorder::expect_number(const Call& call, const c10::IValue& result) {
   if (!problems_.first().empty()) return;  // The number may be one that is refused.
   note_host_read();
-  recording_.calls.push_back(guard_of_read(call, result, reads_++));
+  recording_.calls.push_back(is_followed() ? guard_that_gives(call, gifts_++)
+                                           : guard_of_read(call, result, reads_++));
 }
 
 // Lets the step expect as many elements in the masks of the call as there are now. The guards stand

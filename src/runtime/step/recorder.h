@@ -53,7 +53,7 @@ class Recorder {
   void fail(const std::string& problem) { problems_.fail(problem); }
   // Ends the recording of a step that has returned these. Throws InputError with the first problem
   // that was met.
-  Recording finish(const Tensors& outputs);
+  Recording finish(Tensors outputs);
 
   c10::Device device() const { return recording_.device; }
 
@@ -86,7 +86,8 @@ class Recorder {
   Problems problems_;
   Recording recording_;
   Places places_;
-  size_t reads_ = 0;  // number of guards so far
+  size_t reads_ = 0;  // number of guards so far that expect a number
+  size_t gifts_ = 0;  // number of guards so far that give one
   std::set<const void*> leaves_;
   std::set<const void*> made_;  // tensors that operations of the step returned
   state::RandomState random_;   // the state after the last call that drew

@@ -143,6 +143,8 @@ struct Recording {
   std::vector<StepValue> values;
   std::vector<External> externals;
   std::vector<TensorRef> outputs;  // the tensors that the step returned
+  // The last so many outputs are not returned: the program keeps them in objects of its own.
+  size_t kept = 0;
   std::vector<LeafGradient> gradients;
   std::vector<GradientFlag> flags;
   std::set<int32_t> read_without_gradient;  // inputs that were read while they wanted no gradient

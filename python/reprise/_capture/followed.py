@@ -1,0 +1,142 @@
+"""A step that is followed: the user's function runs at every call, and the plan does its work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
+
+from .. import _core
+from .._planning.arguments import plan_options
+from .._planning.result import PlanResult
+from .._step.foreseen import ForeseenState
+from .._step.interrupt import note_interrupt, obeying_interrupts
+from .._step.memory import budget_for
+from .._step.overhead import Overheads
+from .._step.tree import flatten
+from .._step.turns import Turns, in_turn
+from .._torch import _runtime
+from ..errors import InputError
+from .captured_step import CapturedStep
+from .host_copies import host_copies
+from .request import Request
+
+
+class FollowedFunction:
+    """The user's function with the arguments of the call under way.
+
+    The runtime calls it without knowing its arguments, and gets no result: what the function
+    returns is kept here, as all else that the program keeps.
+    """
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+        self.arguments: tuple[Any, ...] = ()
+        self.keywords: dict[str, Any] = {}
+        self.result: Any = None
+
+    def __call__(self, _tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        # A checkpoint that stops early would leave its last operation half-way.
+        with set_checkpoint_early_stop(False), host_copies():
+            try:
+                self.result = self._step(*self.arguments, **self.keywords)
+            except BaseException as error:
+                note_interrupt(error)
+                raise
+        return []
+
+
+class _NoGuards:
+    """A followed step compares nothing beforehand."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def by_kind(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def unwatched(self) -> tuple[str, ...]:
+        return ()
+
+
+class FollowedStep(CapturedStep):
+    """A training step whose function runs at every call. Made by `capture(follow=True)`.
+
+    It is called like the function, and all that the function does in Python happens once a call.
+    Numbers that it reads out of tensors, and numbers that it gives to operations, are those of the
+    call. The first call is recorded while it runs; the calls that follow are planned.
+    """
+
+    def __init__(
+        self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        self._turns = Turns()
+        self._request = request
+        self._modules = request.modules
+        self._differences: list[str] = []
+        self._plan_options: dict[str, Any] | None = None
+        self._overheads = Overheads(f"the step '{request.name}'", ("it is the first one",))
+        self._foreseen = ForeseenState(
+            self,
+            lambda step: (p for module in step._modules for p in module.parameters()),
+            request.optimizer,
+        )
+        self._guards: Any = _NoGuards()
+        self._function = FollowedFunction(request.step)
+        tensors = self._tensors(arguments, keywords)
+        self._device = tensors[0].device
+        self._inputs = len(tensors)
+        self._native = _runtime.CapturedStep(
+            self._function,
+            tensors,
+            **request.options(self._device, self._foreseen),
+            modules=self._modules,
+            follow=True,
+        )
+
+    def _tensors(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[torch.Tensor]:
+        """Returns the tensors of a call. They tell recordings apart, and the device."""
+        try:
+            tensors, _ = flatten((arguments, keywords), "the input")
+        except InputError:  # Objects of the user's own.
+            tensors = []
+        if tensors:
+            return tensors
+        parameters = (p for module in self._modules for p in module.parameters())
+        device = next((p.device for p in parameters), torch.device("cpu"))
+        return [torch.empty(0, device=device)]
+
+    @in_turn
+    def plan(self, **options: Any) -> PlanResult | None:  # type: ignore[override]
+        """Plans the step for a budget, with the arguments of `CapturedStep.plan()`.
+
+        Before the first call there is no recording. The step is then planned before its second
+        call, and None is returned.
+        """
+        if self._native.is_recorded():
+            return super().plan(**options)
+        limit = budget_for(options.pop("budget", None), self._device)
+        if isinstance(limit, str):
+            _core.resolve_budget(limit, 1)
+        defaults: dict[str, Any] = {
+            "planner": None, "time_limit": 10.0, "threads": 0, "enforce": True, "arena": True,
+            "device_graph": False, "offload": None, "machine": None, "offload_optimizer": False,
+            "offload_parameters": False, "observer": None,
+        }  # fmt: skip
+        self._native.plan_ahead(**plan_options(budget=limit, **(defaults | options)))
+        return None
+
+    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        function = self._function
+        tensors = self._tensors(arguments, keywords)
+        self._native.refresh()
+        self._foreseen.look()
+        function.arguments, function.keywords = arguments, keywords
+        try:
+            with obeying_interrupts():
+                self._native.run(tensors)
+            return function.result
+        finally:
+            function.arguments, function.keywords, function.result = (), {}, None
+            self._follow_overheads()

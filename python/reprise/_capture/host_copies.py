@@ -1,0 +1,105 @@
+"""Bytes of tensors that host code takes by a pointer, in a step that is followed.
+
+The tensors of a followed step have no bytes until its plan has computed them. What reads a number
+through an operator of PyTorch (`item()`, a tensor as a condition) gets it in time. NumPy, `tolist()`
+and `print()` take a pointer. While a followed step runs, they read a copy that is an operation of
+the step (`host_copy`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .._torch import _runtime
+
+_following = threading.local()
+_lock = threading.Lock()
+_runs = 0
+_patched: dict[str, Any] = {}
+
+
+def _copied(tensor: torch.Tensor) -> bool:
+    """Says whether host code of this thread gets a copy of the tensor."""
+    return (
+        getattr(_following, "depth", 0) > 0
+        and type(tensor) is not torch.nn.Parameter
+        and tensor.layout == torch.strided
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _numpy(self: torch.Tensor, *, force: bool = False) -> Any:
+    if not _copied(self) or (self.requires_grad and not force):
+        return _patched_now("numpy")(self, force=force)
+    array = _patched_now("numpy")(_runtime.host_copy(self))
+    array.flags.writeable = False  # What is written there would not be in the tensor.
+    return array
+
+
+def _tolist(self: torch.Tensor) -> Any:
+    return _patched_now("tolist")(_runtime.host_copy(self) if _copied(self) else self)
+
+
+def _repr(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
+    original = _patched_now("__repr__")
+    if not _copied(self) or tensor_contents is not None:
+        return str(original(self, tensor_contents=tensor_contents))
+    text = str(original(_runtime.host_copy(self)))
+    if self.grad_fn is not None:
+        return f"{text[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)"
+    return f"{text[:-1]}, requires_grad=True)" if self.requires_grad else text
+
+
+def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
+    if not _copied(self) or not self.is_leaf:
+        return _patched_now("__deepcopy__")(self, memo)
+    if id(self) not in memo:
+        memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+    return memo[id(self)]
+
+
+_REPLACED: dict[str, Callable[..., Any]] = {
+    "numpy": _numpy,
+    "tolist": _tolist,
+    "__repr__": _repr,
+    "__deepcopy__": _deepcopy,
+}
+_INHERITED = {name: getattr(torch.Tensor, name) for name in _REPLACED}
+
+
+def _patched_now(name: str) -> Callable[..., Any]:
+    """Returns the function that stands behind ours."""
+    found: Callable[..., Any] = _patched.get(name) or _INHERITED[name]
+    return found
+
+
+@contextlib.contextmanager
+def host_copies() -> Iterator[None]:
+    """While the scope lasts, host code of this thread reads copies of tensors."""
+    global _runs
+    with _lock:
+        _runs += 1
+        if _runs == 1:
+            for name, function in _REPLACED.items():
+                _patched[name] = torch.Tensor.__dict__.get(name)
+                setattr(torch.Tensor, name, function)
+    _following.depth = getattr(_following, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _following.depth -= 1
+        with _lock:
+            _runs -= 1
+            if _runs == 0:
+                for name, before in _patched.items():
+                    if before is None:
+                        delattr(torch.Tensor, name)
+                    else:
+                        setattr(torch.Tensor, name, before)
+                _patched.clear()

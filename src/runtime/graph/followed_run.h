@@ -1,0 +1,78 @@
+// A run of a step whose function runs, too, and is followed (CaptureOptions::follow).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/device/limit_scope.h"
+#include "runtime/graph/plan_run.h"
+#include "runtime/lockstep/beside.h"
+#include "runtime/state/random_state.h"
+#include "runtime/step/host_reads.h"
+
+namespace reprise::runtime::internal::graph {
+
+struct StepState;
+
+// The function runs first, and its operators compute nothing. Where it reads a number, the plan
+// advances until the number is there. Behind the function the plan advances to its end, and the
+// tensors that the program holds get their bytes.
+//
+// Where the function does something else than all recordings, the replay is taken back. The calls so
+// far run once more, in their order, and the function goes on by itself: it has left.
+class FollowedRun final : public lockstep::ReplayBeside {
+ public:
+  // `random` is the state from before the run. All arguments outlive the run. The CPU allocator has
+  // this limit for what runs without a plan.
+  FollowedRun(StepState& state, PlanRun& run, const Tensors& inputs,
+              const state::RandomState& random, std::optional<int64_t> limit);
+
+  // Runs the function. What it throws passes through.
+  void call();
+  // Says whether the function has left all recordings. All that it does is done then.
+  bool has_left() const { return !difference_.empty(); }
+  const std::string& difference() const { return difference_; }
+  // Returns what the function has returned.
+  Tensors returned() { return std::move(returned_); }
+  // Gives the program what the plan has computed. Returns what the function has returned.
+  Tensors give(const Tensors& outputs);
+
+  c10::IValue number(size_t guard) override;
+  void expect(size_t guard) override;
+  c10::Storage copied(size_t call, int32_t value) override;
+  bool use(size_t call, size_t argument, const c10::IValue& number) override;
+  bool use(size_t external, const at::Tensor& tensor, int64_t later) override;
+  const step::Recording* other(size_t calls, size_t left_out) override;
+  void leave(size_t calls, const std::vector<lockstep::HeldShell>& shells,
+             const std::string& difference) override;
+
+ private:
+  void look_at_plan();
+  void advance_through(size_t call);
+  void take_back();
+  void walk(size_t calls, const std::vector<lockstep::HeldShell>& shells);
+
+  StepState& state_;
+  PlanRun& run_;
+  const Tensors& inputs_;
+  const state::RandomState& random_;
+  const std::optional<int64_t> limit_;
+  std::optional<device::LimitScope> limit_behind_;  // while the function goes on by itself
+  step::GivenNumbers given_;
+  std::vector<size_t> entry_of_;  // by call: the entry of its first run; no entry: SIZE_MAX
+  std::vector<bool> as_it_is_;    // by call: the plan runs it as it was recorded, and only so
+  std::set<int64_t> tried_;       // outcomes, by number
+  Tensors returned_;
+  std::vector<lockstep::HeldShell> held_;
+  std::string difference_;
+};
+
+// Says whether two recordings have the same first calls, and so many of those that are left out.
+bool begin_alike(const step::Recording& a, const step::Recording& b, size_t calls, size_t left_out);
+
+}  // namespace reprise::runtime::internal::graph

@@ -1,0 +1,195 @@
+// A followed step (CaptureOptions::follow): its recordings are made of steps of the training.
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "reprise/model/errors.h"
+#include "reprise/runtime/allocator.h"
+#include "runtime/device/activity.h"
+#include "runtime/device/heap_block.h"
+#include "runtime/device/level_text.h"
+#include "runtime/device/limit_scope.h"
+#include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/followed_run.h"
+#include "runtime/graph/step_state.h"
+#include "runtime/lockstep/lockstep.h"
+#include "runtime/online/within.h"
+
+namespace reprise::runtime::internal::graph {
+
+using step::Circumstances;
+using step::ReadMiss;
+
+namespace {
+
+constexpr int64_t kLongestPause = 1024;
+
+bool any_gradient(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_leaf() && tensor.grad().defined();
+  });
+}
+
+bool any_gradient(const step::Recording& recording) {
+  return std::any_of(recording.gradients.begin(), recording.gradients.end(),
+                     [](const step::LeafGradient& leaf) {
+                       return leaf.input < 0 && leaf.target.grad().defined();
+                     });
+}
+
+// Says whether the two say the same of a step.
+bool same_recording(const step::Recording& a, const step::Recording& b) {
+  return a.calls.size() == b.calls.size() && a.left_out.size() == b.left_out.size() &&
+         a.outputs == b.outputs && a.kept == b.kept &&
+         begin_alike(a, b, a.calls.size(), a.left_out.size());
+}
+
+Tensors without_history(Tensors outputs) {
+  for (at::Tensor& output : outputs) output = output.defined() ? output.detach() : output;
+  return outputs;
+}
+
+}  // namespace
+
+CaptureOptions StepState::within_budget() const {
+  CaptureOptions within = options;
+  const Budget& planned = learning.ahead ? learning.ahead->budget : plan_options.budget;
+  if (within.budget.unlimited() && !planned.relative()) within.budget = planned;
+  if (!outcomes.empty() && outcome().plan) within.budget = Budget(outcome().plan->result.budget);
+  return within;
+}
+
+// Brings a recording to the front that is for these circumstances.
+bool StepState::bring_fitting(const Circumstances& here) {
+  const auto& all = outcomes.all();
+  const auto fits = std::find_if(all.begin(), all.end(),
+                                 [&](const Outcome& one) { return one.difference(here).empty(); });
+  if (fits == all.end()) return false;
+  if (fits != all.begin()) {
+    memory.evacuate();
+    outcomes.bring(fits->number);
+    renew_memory();
+  }
+  return true;
+}
+
+Tensors StepState::run_followed(const Tensors& inputs) {
+  if (device_of(inputs).is_cpu()) install_cpu_allocator();
+  Circumstances here(inputs, options);
+  const bool fits = bring_fitting(here);
+  const bool gradients = any_gradient(parameters_of(options)) || any_gradient(inputs) ||
+                         (fits && any_gradient(recording()));
+  const bool pauses = learning.pause > 0;
+  if (pauses) --learning.pause;
+  if (!gradients && !pauses && (learning.wanted || !fits)) return learn(inputs, std::move(here));
+  if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
+  if (gradients) return run_as_it_is(inputs, "there are gradients from before");
+  if (learning.ahead) plan(*std::exchange(learning.ahead, std::nullopt));
+  std::optional<ReadMiss> miss;
+  return *attempt(inputs, miss);
+}
+
+// Runs the step and records it. Whatever becomes of the recording, the step is done.
+Tensors StepState::learn(const Tensors& inputs, Circumstances here) {
+  memory.evacuate();
+  learning.wanted = false;
+  const int64_t before = memory_count(device_of(inputs)).live;
+  Tensors outputs;
+  bool done = false;
+  const StepFunction function = [&](const Tensors& in) {
+    Tensors returned = step(in);
+    outputs = without_history(returned);
+    done = true;
+    return returned;
+  };
+  const step::AsFollowed followed(true);
+  try {
+    reset_peak(device_of(inputs));
+    const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
+    LearnedStep learned = learn_step(function, inputs, within_budget(), scrutiny, learning.known);
+    report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
+    const int64_t more = memory_count(device_of(inputs)).live - before;
+    if (learned.complete) {
+      add_learned(std::move(learned), std::move(here), inputs, more);
+    } else {
+      learning.wanted = true;
+    }
+  } catch (const InputError& error) {
+    if (!done) throw;
+    report.last_difference = error.what();
+    learning.pause = learning.next_pause;
+    learning.next_pause = std::min(kLongestPause, 4 * learning.next_pause);
+    learning.wanted = true;
+  }
+  report.predicted_peak = Bytes(0);
+  ++report.steps;
+  ++report.left;
+  return outputs;
+}
+
+// `more` are the bytes that the run has left behind: gradients, for example.
+void StepState::add_learned(LearnedStep learned, Circumstances here, const Tensors& inputs,
+                            int64_t more) {
+  const bool known =
+      std::any_of(outcomes.all().begin(), outcomes.all().end(), [&](const Outcome& one) {
+        return same_recording(one.captured->program.step.recording, learned.recording);
+      });
+  if (known) {
+    learning.pause = learning.next_pause;
+    learning.next_pause = std::min(kLongestPause, 2 * learning.next_pause);
+    return;
+  }
+  learning.next_pause = 1;
+  const bool first = outcomes.empty();
+  const std::string why =
+      first ? "it is the first run" : "the step did something else: " + report.last_difference;
+  Outcome made = overheads.note(
+      "capture", why,
+      [&] {
+        const device::Measuring measuring;
+        Outcome one;
+        one.captured = std::make_unique<Captured>(
+            std::move(here), program_of(std::move(learned), inputs, within_budget()));
+        one.number = ++captures;
+        one.reads = step::host_reads(one.captured->program.step.recording);
+        return one;
+      },
+      [](const Outcome& one) {
+        return fmt::format("{} operations", one.captured->program.lowered.graph.ops.size());
+      });
+  if (device_of(inputs).is_cpu()) device::give_back_idle_pages();
+  if (!first) renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
+  outcomes.add(std::move(made), options.outcomes, /*beside=*/true);
+  if (first) {
+    sample_bytes = device::storage_bytes(inputs);
+    device_name = device_of(inputs).str();
+    for (const at::Tensor& input : inputs) inputs_text.push_back(device::shape_text(input));
+  }
+  renew_memory();
+  outcome().placed = place(placement, Bytes(0));
+  use_captured_homes();
+  outcome().placed.graph.fixed = std::max(Bytes(0), level_without(inputs) - Bytes(more));
+}
+
+// Runs the function as plain training does, within the budget.
+Tensors StepState::run_as_it_is(const Tensors& inputs, const std::string& why) {
+  memory.evacuate();
+  const CaptureOptions within = within_budget();
+  const c10::Device device = device_of(inputs);
+  reset_peak(device);
+  Tensors outputs;
+  const auto run = [&] { outputs = without_history(step(inputs)); };
+  if (device.is_cpu() && !within.budget.unlimited() && !within.budget.relative()) {
+    online::Within(within.budget).run(run);
+  } else {
+    run();
+  }
+  report.measured_peak = Bytes(memory_count(device).peak);
+  report.predicted_peak = Bytes(0);
+  report.last_difference = why;
+  ++report.steps;
+  ++report.left;
+  return outputs;
+}
+
+}  // namespace reprise::runtime::internal::graph
