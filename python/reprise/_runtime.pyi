@@ -52,6 +52,9 @@ class Watched:
     def renew(self, number: int) -> None:
         """Takes the state as it is now."""
 
+def leave_recording(reason: str) -> None:
+    """Lets a followed step that runs on this thread go on as plain training runs it."""
+
 def host_copy(tensor: Tensor) -> Tensor:
     """Returns a copy of the tensor's bytes in host memory, as an operation of a followed step."""
 
@@ -218,6 +221,9 @@ class CapturedStep:
 
     def cache_use(self) -> tuple[bool, str]:
         """Says whether the costs came from the cache, and what was wrong there."""
+
+    def use_modules(self, modules: Sequence[nn.Module]) -> None:
+        """Lets the runs that follow have these modules. Recordings for other ones stay."""
 
     def refresh(self) -> bool:
         """Takes over the train flags of all modules.

@@ -310,6 +310,9 @@ class CapturedStep {
   void plan_ahead(const StepPlanOptions& options);
   // Says whether there is a recording. A followed step has none before its first run.
   bool is_recorded() const;
+  // Lets the runs that follow have these modules (CaptureOptions::modules). Recordings for other ones
+  // stay.
+  void use_modules(std::vector<std::shared_ptr<torch::nn::Module>> modules);
   // Does the same, but returns an answer without a plan in place of throwing BudgetError.
   PlanResult try_plan(const StepPlanOptions& options = {});
   // Takes a plan from elsewhere, for graph(). Throws InputError with all violations if the plan is
@@ -416,6 +419,9 @@ std::string no_bytes_text();
 // Returns a copy of the tensor's bytes in host memory. In a followed step (CaptureOptions::follow) it is
 // how host code gets bytes that are not there yet: bindings call it for what takes a pointer.
 at::Tensor host_copy(const at::Tensor& tensor);
+// Lets a followed step that runs on this thread go on as plain training runs it, because its function
+// does something that no operator shows, such as reading the random state. Else it does nothing.
+void leave_recording(const std::string& reason);
 
 // Captures a step at plain training's memory, or within CaptureOptions::budget. Runs the step
 // CaptureOptions::runs times on `sample`, to see which bytes each operation touches and to record it.

@@ -130,7 +130,8 @@ class FollowedStep(CapturedStep):
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         function = self._function
         tensors = self._tensors(arguments, keywords)
-        self._native.refresh()
+        if not self._native.refresh():
+            self._native.use_modules(self._modules)
         self._foreseen.look()
         function.arguments, function.keywords = arguments, keywords
         try:

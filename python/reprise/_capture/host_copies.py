@@ -1,14 +1,15 @@
 """Bytes of tensors that host code takes by a pointer, in a step that is followed.
 
 The tensors of a followed step have no bytes until its plan has computed them. What reads a number
-through an operator of PyTorch (`item()`, a tensor as a condition) gets it in time. NumPy, `tolist()`
-and `print()` take a pointer. While a followed step runs, they read a copy that is an operation of
+through an operator of PyTorch (`item()`, a tensor as a condition) gets it in time. NumPy, `print()`
+and `tolist()` take a pointer. While a followed step runs, they read a copy that is an operation of
 the step (`host_copy`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from .._torch import _runtime
 _following = threading.local()
 _lock = threading.Lock()
 _runs = 0
+_functions: list[tuple[Any, str, Any]] = []  # of PyTorch, that were replaced: module and name
 _patched: dict[str, Any] = {}
 
 
@@ -64,6 +66,19 @@ def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
     return memo[id(self)]
 
 
+def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that reads or sets the random state, which is there in plain training."""
+
+    @functools.wraps(original)
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        if getattr(_following, "depth", 0) > 0:
+            _runtime.leave_recording(f"the function calls torch.{original.__name__}()")
+        return original(*arguments, **keywords)
+
+    return function
+
+
+_STATE = ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed")
 _REPLACED: dict[str, Callable[..., Any]] = {
     "numpy": _numpy,
     "tolist": _tolist,
@@ -89,6 +104,11 @@ def host_copies() -> Iterator[None]:
             for name, function in _REPLACED.items():
                 _patched[name] = torch.Tensor.__dict__.get(name)
                 setattr(torch.Tensor, name, function)
+            for owner in (torch, torch.random):
+                for name in _STATE:
+                    original = getattr(owner, name)
+                    _functions.append((owner, name, original))
+                    setattr(owner, name, _leaving(original))
     _following.depth = getattr(_following, "depth", 0) + 1
     try:
         yield
@@ -103,3 +123,6 @@ def host_copies() -> Iterator[None]:
                     else:
                         setattr(torch.Tensor, name, before)
                 _patched.clear()
+                for owner, name, original in _functions:
+                    setattr(owner, name, original)
+                _functions.clear()

@@ -220,6 +220,23 @@ def graph_mode(wanted: Wanted, sample: Sample, *, online_works: bool = False) ->
     return Works(captured, "guarded graph", reason + guarded)
 
 
+def follow_mode(wanted: Wanted, sample: Sample) -> Works:
+    """Returns the step as one that is followed. Nothing runs before the first call."""
+    followed = capture(
+        wanted.step,
+        *sample.arguments,
+        modules=wanted.modules,
+        outcomes=wanted.outcomes,
+        optimizer=wanted.optimizer,
+        name=wanted.name,
+        observer=wanted.observer,
+        follow=True,
+        **sample.keywords,
+    )
+    followed.plan(budget=wanted.budget, time_limit=wanted.time_limit)
+    return Works(followed, "follow", "the function runs at every call, beside a plan")
+
+
 class ChainStep:
     """A step in which the call of a module runs as a planned chain of stages."""
 

@@ -35,6 +35,7 @@ from .modes import (
     chain_mode,
     choose,
     device_of,
+    follow_mode,
     graph_mode,
     in_lines,
     reason_of,
@@ -47,6 +48,7 @@ _ORDERS = {
     "graph": ("graph",),
     "chain": ("chain",),
     "online": ("online",),
+    "follow": ("follow",),
 }
 
 _Signature = tuple[Tree, tuple[tuple[torch.Size, torch.dtype], ...]]
@@ -58,7 +60,7 @@ class TrainStep(OfThisProcess):
     It is called like the function. `str()` says which mode was taken, and why.
 
     Attributes:
-        mode: The mode that was taken: "graph", "guarded graph", "chain" or "online".
+        mode: The mode that was taken: "graph", "guarded graph", "chain", "online" or "follow".
         tried: The modes that were tried, in their order, with the reasons.
         calls: The number of calls that ran in each mode.
         last_miss: The difference at the last call that the recording did not fit; or "".
@@ -109,6 +111,8 @@ class TrainStep(OfThisProcess):
     def _try(self, mode: str, sample: Sample, before: Before, alone: bool) -> Works:
         if mode == "chain":
             return chain_mode(self._wanted, sample)
+        if mode == "follow":
+            return follow_mode(self._wanted, sample)
         if mode == "online":
             runner = self._online(sample, before)
             runner.try_once(sample)
@@ -273,7 +277,9 @@ def train_step(
             such as "60%" of plain training's peak, "auto" for what the device has free, or None
             for no limit. For a share, the step also runs plain.
         stages: The model that the step calls, as an nn.Sequential or as a list of stages.
-        mode: "auto", or the one mode that may be taken: "graph", "chain" or "online".
+        mode: "auto", or the one mode that may be taken: "graph", "chain", "online" or "follow". In
+            the last one nothing runs here, and the function runs at every call, beside a plan, as
+            by `capture(follow=True)`.
         module: The module that the step calls and that a list of stages stands for.
         modules: As for `capture()`.
         optimizer: An optimizer whose step becomes part of this one. Gradients are freed there. In

@@ -222,6 +222,12 @@ class CapturedStep {
     return without_gil([&] { return step_->first_difference(mine); });
   }
   bool refresh() { return mirrors_.refresh(); }
+  void use_modules(const std::vector<py::object>& modules) {
+    mirrors_ = Mirrors();
+    std::vector<std::shared_ptr<torch::nn::Module>> all;
+    for (const py::object& module : modules) all.push_back(mirrors_.of(module));
+    step_->use_modules(std::move(all));
+  }
   py::dict planned() const { return dict_of(step_->planned()); }
   py::tuple cache_use() const {
     const rt::CacheUse use = step_->cache_use();
@@ -301,6 +307,7 @@ class CapturedStep {
 
 void bind_captured_step(py::module_& m) {
   m.def("host_copy", &rt::host_copy, py::arg("tensor"));
+  m.def("leave_recording", &rt::leave_recording, py::arg("reason"));
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const py::kwargs&>(), py::arg("step"),
            py::arg("sample"), capture_table().names().c_str())
@@ -329,6 +336,7 @@ void bind_captured_step(py::module_& m) {
       .def("tell_failure", &CapturedStep::tell_failure, py::arg("reason"))
       .def("first_difference", &CapturedStep::first_difference, py::arg("mine"))
       .def("refresh", &CapturedStep::refresh)
+      .def("use_modules", &CapturedStep::use_modules, py::arg("modules"))
       .def("planned", &CapturedStep::planned)
       .def("cache_use", &CapturedStep::cache_use)
       .def("graph", &CapturedStep::graph)

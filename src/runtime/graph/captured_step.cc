@@ -162,6 +162,11 @@ void CapturedStep::plan_ahead(const StepPlanOptions& options) {
 
 bool CapturedStep::is_recorded() const { return !state_->outcomes.empty(); }
 
+void CapturedStep::use_modules(std::vector<std::shared_ptr<torch::nn::Module>> modules) {
+  const std::lock_guard turn(state_->turns);
+  state_->options.modules = std::move(modules);
+}
+
 const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   const std::lock_guard turn(state_->turns);
   require_recording(*state_);
@@ -346,6 +351,8 @@ CapturedStepReport CapturedStep::last_step() const {
 }
 
 at::Tensor host_copy(const at::Tensor& tensor) { return internal::step::host_copy(tensor); }
+
+void leave_recording(const std::string& reason) { internal::lockstep::leave_recording(reason); }
 
 int64_t CapturedStep::overhead_count() const { return state_->overheads.count(); }
 

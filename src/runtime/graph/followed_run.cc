@@ -1,8 +1,10 @@
 #include "runtime/graph/followed_run.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "runtime/lockstep/words.h"
 #include "runtime/step/places.h"
 #include "runtime/step/replay_scope.h"
+#include "runtime/step/storage_bytes.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
@@ -42,9 +45,36 @@ bool same_call(const Call& a, const Call& b) {
          same_arguments(a, b);
 }
 
+bool writes(const Recording& recording, size_t external) {
+  const auto is_it = [&](int32_t e) { return e == static_cast<int32_t>(external); };
+  return std::any_of(recording.calls.begin(), recording.calls.end(), [&](const Call& call) {
+    return std::any_of(call.effects.begin(), call.effects.end(), is_it);
+  });
+}
+
+// Says whether two externals that nothing has replaced are the same memory, or have the same content.
+bool is_same_memory(const step::External& a, const step::External& b) {
+  if (a.input >= 0 || b.input >= 0) return a.input == b.input;
+  const c10::Storage &x = a.tensor.storage(), &y = b.tensor.storage();
+  if (x.unsafeGetStorageImpl() == y.unsafeGetStorageImpl()) return true;
+  return a.is_constant && b.is_constant && x.nbytes() == y.nbytes() &&
+         step::copy_to_host(x) == step::copy_to_host(y);
+}
+
+// Says whether a plan has a place for what has changed in this run.
+bool can_use(const Outcome& outcome, const Changes& changes) {
+  const CallsOfPlan calls = calls_of(outcome);
+  const Recording& recording = outcome.captured->program.step.recording;
+  return std::all_of(changes.numbers.begin(), changes.numbers.end(),
+                     [&](const auto& change) { return calls.as_it_is[change.first.first]; }) &&
+         std::none_of(changes.externals.begin(), changes.externals.end(),
+                      [&](const auto& change) { return writes(recording, change.first); });
+}
+
 }  // namespace
 
-bool begin_alike(const Recording& a, const Recording& b, size_t calls, size_t left_out) {
+bool begin_alike(const Recording& a, const Recording& b, size_t calls, size_t left_out,
+                 const std::function<bool(size_t external)>& is_same) {
   if (a.calls.size() < calls || b.calls.size() < calls || a.left_out.size() < left_out ||
       b.left_out.size() < left_out) {
     return false;
@@ -56,54 +86,79 @@ bool begin_alike(const Recording& a, const Recording& b, size_t calls, size_t le
     const step::LeftOut &x = a.left_out[c], &y = b.left_out[c];
     if (x.before != y.before || x.failed != y.failed || !same_call(x.call, y.call)) return false;
   }
+  const size_t externals = step::first_calls(a, calls, left_out).externals.size();
+  for (size_t e = 0; e < externals; ++e) {
+    if (!is_same(e)) return false;
+  }
   return true;
+}
+
+CallsOfPlan calls_of(const Outcome& outcome) {
+  const StepProgram& program = outcome.captured->program;
+  const size_t calls = program.step.recording.calls.size();
+  CallsOfPlan found{std::vector<size_t>(calls, kNoEntry), std::vector<bool>(calls, false)};
+  std::vector<bool> otherwise(calls, false);
+  const auto& entries = outcome.program->entries();
+  for (size_t e = 0; e < entries.size(); ++e) {
+    if (entries[e].kind != ActionKind::kRun) continue;
+    const auto& works = program.lowered.works[entries[e].run.op];
+    const auto first = static_cast<size_t>(works[0]);
+    if (first >= calls) continue;
+    if (works[entries[e].run.variant] != works[0]) {
+      otherwise[first] = true;
+      continue;
+    }
+    found.as_it_is[first] = true;
+    found.entries[first] = std::min(found.entries[first], e);
+  }
+  for (size_t c = 0; c < calls; ++c) {
+    if (otherwise[c] || program.step.works.rerun[c] >= 0) found.as_it_is[c] = false;
+  }
+  return found;
 }
 
 FollowedRun::FollowedRun(StepState& state, PlanRun& run, const Tensors& inputs,
                          const state::RandomState& random, std::optional<int64_t> limit)
-    : state_(state), run_(run), inputs_(inputs), random_(random), limit_(limit) {
+    : state_(state),
+      run_(run),
+      inputs_(inputs),
+      random_(random),
+      limit_(limit),
+      level_(state.level_without(inputs)),
+      calls_(calls_of(state.outcome())) {
   state_.captured().replay.use({});
-  look_at_plan();
-}
-
-void FollowedRun::look_at_plan() {
-  const size_t calls = state_.recording().calls.size();
-  entry_of_.assign(calls, kNoEntry);
-  as_it_is_.assign(calls, false);
-  std::vector<bool> otherwise(calls, false);
-  const auto& works = state_.captured().program.lowered.works;
-  const auto& entries = state_.outcome().program->entries();
-  for (size_t e = 0; e < entries.size(); ++e) {
-    if (entries[e].kind != ActionKind::kRun) continue;
-    const auto& of_op = works[entries[e].run.op];
-    const auto first = static_cast<size_t>(of_op[0]);
-    if (first >= calls) continue;
-    if (of_op[entries[e].run.variant] != of_op[0]) {
-      otherwise[first] = true;
-      continue;
-    }
-    as_it_is_[first] = true;
-    entry_of_[first] = std::min(entry_of_[first], e);
-  }
-  for (size_t c = 0; c < calls; ++c) {
-    if (otherwise[c] || state_.captured().program.step.works.rerun[c] >= 0) as_it_is_[c] = false;
-  }
 }
 
 void FollowedRun::call() {
-  lockstep::Followed followed = lockstep::follow(state_.recording(), state_.step, inputs_,
-                                                 parameters_of(state_.options), *this);
+  lockstep::Followed followed;
+  std::exception_ptr thrown;
+  try {
+    followed = lockstep::follow(state_.recording(), state_.step, inputs_,
+                                parameters_of(state_.options), *this);
+    if (rest_) learn(followed.outputs);
+    if (within_) within_->end();
+  } catch (...) {
+    thrown = within_ ? within_->reason_of(std::current_exception()) : std::current_exception();
+  }
+  rest_.reset();
+  within_.reset();
+  if (thrown) std::rethrow_exception(thrown);
   for (const at::Tensor& output : followed.outputs) {
     returned_.push_back(output.defined() ? output.detach() : output);
   }
   held_ = std::move(followed.held);
 }
 
+void FollowedRun::learn(const Tensors& outputs) {
+  try {
+    learned_ = rest_->finish(outputs);
+  } catch (const InputError&) {  // It cannot be replayed, and it has run.
+  }
+}
+
 Tensors FollowedRun::give(const Tensors& outputs) {
   const Recording& recording = state_.recording();
   for (const HeldShell& shell : held_) {
-    if (shell.storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr)
-      continue;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (recording.outputs[i].memory != step::Memory::kValue) continue;
       if (recording.outputs[i].index != shell.value) continue;
@@ -115,7 +170,7 @@ Tensors FollowedRun::give(const Tensors& outputs) {
 }
 
 void FollowedRun::advance_through(size_t call) {
-  const size_t entry = entry_of_.at(call);
+  const size_t entry = calls_.entries.at(call);
   if (entry == kNoEntry) throw InternalError("a plan leaves out what the host reads");
   run_.advance(entry + 1);
 }
@@ -133,16 +188,13 @@ c10::Storage FollowedRun::copied(size_t call, int32_t value) {
 }
 
 bool FollowedRun::use(size_t call, size_t argument, const c10::IValue& number) {
-  if (!as_it_is_[call]) return false;
+  if (!calls_.as_it_is[call]) return false;
   state_.captured().replay.changes().numbers.insert_or_assign({call, argument}, number);
   return true;
 }
 
 bool FollowedRun::use(size_t external, const at::Tensor& tensor, int64_t later) {
-  const auto is_it = [&](int32_t e) { return e == static_cast<int32_t>(external); };
-  for (const Call& call : state_.recording().calls) {
-    if (std::any_of(call.effects.begin(), call.effects.end(), is_it)) return false;
-  }
+  if (writes(state_.recording(), external)) return false;
   // The program may write small host memory again before the plan reads it.
   const bool copied =
       tensor.device().is_cpu() && tensor.storage().nbytes() <= step::kLargestLiteral;
@@ -157,11 +209,18 @@ const Recording* FollowedRun::other(size_t calls, size_t left_out) {
   tried_.insert(state_.outcome().number);
   const step::Circumstances here(inputs_, state_.options);
   const Changes changes = state_.captured().replay.changes();
+  const auto fits_budget = [&](const Outcome& outcome) {
+    const Bytes more = level_ - outcome.placed.graph.fixed;
+    return outcome.own_peak + more <= outcome.plan->result.budget;
+  };
   const auto goes_on = [&](const Outcome& outcome) {
-    return !tried_.contains(outcome.number) && outcome.plan &&
-           begin_alike(state_.recording(), outcome.captured->program.step.recording, calls,
-                       left_out) &&
-           outcome.difference(here).empty();
+    if (tried_.contains(outcome.number) || !outcome.plan || !fits_budget(outcome)) return false;
+    const Recording &now = state_.recording(), &next = outcome.captured->program.step.recording;
+    const auto is_same = [&](size_t e) {
+      return changes.externals.contains(e) || is_same_memory(now.externals[e], next.externals[e]);
+    };
+    return begin_alike(now, next, calls, left_out, is_same) && outcome.difference(here).empty() &&
+           can_use(outcome, changes);
   };
   const auto& all = state_.outcomes.all();
   const auto found = std::find_if(all.begin(), all.end(), goes_on);
@@ -170,9 +229,10 @@ const Recording* FollowedRun::other(size_t calls, size_t left_out) {
   state_.captured().replay.use({});
   state_.outcomes.bring(found->number);
   state_.renew_memory();
+  state_.outcome().drift = level_ - state_.graph().fixed;
   state_.captured().effects.save();
   state_.captured().replay.use(changes);
-  look_at_plan();
+  calls_ = calls_of(state_.outcome());
   return &state_.recording();
 }
 
@@ -184,7 +244,7 @@ void FollowedRun::take_back() {
   state_.captured().effects.restore();
 }
 
-void FollowedRun::leave(size_t calls, const std::vector<HeldShell>& shells,
+void FollowedRun::leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
                         const std::string& difference) {
   difference_ = difference;
   take_back();
@@ -193,8 +253,46 @@ void FollowedRun::leave(size_t calls, const std::vector<HeldShell>& shells,
     state_.homes->fetch(HomedKind::kParameter);
   }
   reset_peak(state_.recording().device);
-  limit_behind_.emplace(limit_);
+  go_on_within_budget();
   walk(calls, shells);
+  record_rest(calls, left_out, shells);
+}
+
+// Records what follows, so that the whole is known. Recording does not see a backward that has begun.
+void FollowedRun::record_rest(size_t calls, size_t left_out, const std::vector<HeldShell>& shells) {
+  if (torch::autograd::get_current_node() != nullptr) return;
+  const Changes& changes = state_.captured().replay.changes();
+  Recording begun = step::first_calls(state_.recording(), calls, left_out);
+  std::vector<std::pair<c10::Storage, step::TensorRef>> places;
+  for (const HeldShell& shell : shells) {
+    places.emplace_back(shell.storage, step::TensorRef{step::Memory::kValue, shell.value, {}});
+  }
+  for (size_t e = 0; e < begun.externals.size(); ++e) {
+    const step::External& external = begun.externals[e];
+    const auto other = changes.externals.find(e);
+    const c10::Storage storage = other != changes.externals.end() ? other->second.first
+                                 : external.input >= 0 ? inputs_[external.input].storage()
+                                                       : external.tensor.storage();
+    places.emplace_back(storage,
+                        step::TensorRef{step::Memory::kExternal, static_cast<int32_t>(e), {}});
+  }
+  try {
+    rest_.emplace(std::move(begun), places, inputs_, state_.learning.known,
+                  within_ ? &*within_ : nullptr);
+  } catch (const InputError&) {  // Another thread records.
+  }
+}
+
+// What the function does in a backward that has begun already is not seen by online mode.
+void FollowedRun::go_on_within_budget() {
+  const CaptureOptions options = state_.within_budget();
+  const bool in_backward = torch::autograd::get_current_node() != nullptr;
+  if (!limit_ || in_backward || options.budget.unlimited() || !online::works_here()) {
+    limit_behind_.emplace(limit_);
+    return;
+  }
+  within_.emplace(Budget(Bytes(*limit_)));
+  within_->begin();
 }
 
 // Runs calls as plain training does. A value stays for the calls that read it, and for the program.
@@ -209,27 +307,44 @@ void FollowedRun::walk(size_t calls, const std::vector<HeldShell>& shells) {
     for (const int32_t v : values_read(works.all[c])) last_use[v] = c;
     for (const int32_t v : values_written(works.all[c])) last_use[v] = std::max(last_use[v], c);
   }
-  for (const HeldShell& shell : shells) last_use[shell.value] = calls;
-  const Changes changes = replay.changes();
+  // A storage has the bytes of a value from its first version on.
+  std::map<int32_t, c10::Storage> homes;
+  for (const HeldShell& shell : shells) {
+    last_use[shell.value] = calls;
+    int32_t first = shell.value;
+    while (recording.values[first].previous >= 0) first = recording.values[first].previous;
+    homes.emplace(first, shell.storage);
+  }
   replay.begin(inputs_);
   for (size_t c = 0; c < calls; ++c) {
     if (is_guard(recording.calls[c])) continue;
     const Work& work = works.all[c];
     replay.invoke(work);
-    replay.keep_results(work);
+    give_homes(work, homes);
     for (const auto& values : {values_read(work), values_written(work)}) {
       for (const int32_t v : values) {
         if (last_use[v] == c) replay.set(static_cast<size_t>(v), {});
       }
     }
   }
-  for (const HeldShell& shell : shells) {
-    const c10::Storage& bytes = replay.storage_of(shell.value);
-    const bool has_bytes =
-        shell.storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
-    if (bytes && !has_bytes) lockstep::fill(shell.storage, bytes);
-  }
   replay.clear();
+}
+
+// Makes the results values. Those whose storages the program holds lie there.
+void FollowedRun::give_homes(const Work& work, const std::map<int32_t, c10::Storage>& shells) {
+  Replay& replay = state_.captured().replay;
+  replay.keep_results(work);
+  for (const Work::Made& made : work.made) {
+    const auto shell = shells.find(made.value);
+    if (shell == shells.end()) continue;
+    const c10::Storage result = replay.storage_of(made.value);
+    if (within_) {
+      within_->move_home(result, shell->second);
+    } else {
+      lockstep::fill(shell->second, result);
+    }
+    replay.set(static_cast<size_t>(made.value), shell->second);
+  }
 }
 
 }  // namespace reprise::runtime::internal::graph

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,14 +12,24 @@
 #include <vector>
 
 #include "runtime/device/limit_scope.h"
+#include "runtime/graph/outcome.h"
 #include "runtime/graph/plan_run.h"
 #include "runtime/lockstep/beside.h"
+#include "runtime/online/within.h"
 #include "runtime/state/random_state.h"
+#include "runtime/step/first_calls.h"
 #include "runtime/step/host_reads.h"
 
 namespace reprise::runtime::internal::graph {
 
 struct StepState;
+
+// CallsOfPlan says what a plan does with the calls of its recording.
+struct CallsOfPlan {
+  std::vector<size_t> entries;  // the entry of the first run; no entry: SIZE_MAX
+  std::vector<bool> as_it_is;   // The plan runs the call as it was recorded, and only so.
+};
+CallsOfPlan calls_of(const Outcome& outcome);
 
 // The function runs first, and its operators compute nothing. Where it reads a number, the plan
 // advances until the number is there. Behind the function the plan advances to its end, and the
@@ -48,31 +60,45 @@ class FollowedRun final : public lockstep::ReplayBeside {
   bool use(size_t call, size_t argument, const c10::IValue& number) override;
   bool use(size_t external, const at::Tensor& tensor, int64_t later) override;
   const step::Recording* other(size_t calls, size_t left_out) override;
-  void leave(size_t calls, const std::vector<lockstep::HeldShell>& shells,
+  void leave(size_t calls, size_t left_out, const std::vector<lockstep::HeldShell>& shells,
              const std::string& difference) override;
+  // Returns the recording of a step that has left, if it can be replayed.
+  std::optional<step::Recording> take_learned() { return std::move(learned_); }
 
  private:
-  void look_at_plan();
   void advance_through(size_t call);
   void take_back();
+  void learn(const Tensors& outputs);
+  void go_on_within_budget();
+  void record_rest(size_t calls, size_t left_out, const std::vector<lockstep::HeldShell>& shells);
   void walk(size_t calls, const std::vector<lockstep::HeldShell>& shells);
+  void give_homes(const step::Work& work, const std::map<int32_t, c10::Storage>& shells);
 
   StepState& state_;
   PlanRun& run_;
   const Tensors& inputs_;
   const state::RandomState& random_;
   const std::optional<int64_t> limit_;
-  std::optional<device::LimitScope> limit_behind_;  // while the function goes on by itself
+  const Bytes level_;  // of the bytes beside the step, as it began
+  // These are in force while the function goes on by itself.
+  std::optional<device::LimitScope> limit_behind_;
+  std::optional<online::Within> within_;
+  std::optional<step::RestOfStep> rest_;
   step::GivenNumbers given_;
-  std::vector<size_t> entry_of_;  // by call: the entry of its first run; no entry: SIZE_MAX
-  std::vector<bool> as_it_is_;    // by call: the plan runs it as it was recorded, and only so
-  std::set<int64_t> tried_;       // outcomes, by number
+  CallsOfPlan calls_;
+  std::set<int64_t> tried_;  // outcomes, by number
   Tensors returned_;
+  std::optional<step::Recording> learned_;
   std::vector<lockstep::HeldShell> held_;
   std::string difference_;
 };
 
+// Does what the optimizer, which may be null, does behind a step that ran without a plan.
+void update_all(ParameterOptimizer* optimizer);
+
 // Says whether two recordings have the same first calls, and so many of those that are left out.
-bool begin_alike(const step::Recording& a, const step::Recording& b, size_t calls, size_t left_out);
+// `is_same` compares externals.
+bool begin_alike(const step::Recording& a, const step::Recording& b, size_t calls, size_t left_out,
+                 const std::function<bool(size_t external)>& is_same);
 
 }  // namespace reprise::runtime::internal::graph

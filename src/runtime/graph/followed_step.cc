@@ -23,6 +23,8 @@ using step::ReadMiss;
 namespace {
 
 constexpr int64_t kLongestPause = 1024;
+constexpr int64_t kSeenBeforePlan = 2;
+constexpr size_t kMostSeen = 1024;
 
 bool any_gradient(const std::vector<at::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
@@ -37,11 +39,18 @@ bool any_gradient(const step::Recording& recording) {
                      });
 }
 
-// Says whether the two say the same of a step.
+// Says whether the two say the same of a step. Host data may be others in each run.
 bool same_recording(const step::Recording& a, const step::Recording& b) {
+  const auto is_same = [&](size_t e) {
+    const step::External &x = a.externals[e], &y = b.externals[e];
+    if (x.input >= 0 || y.input >= 0 || !(x.requires_grad || y.requires_grad)) {
+      return x.input == y.input;
+    }
+    return x.tensor.storage().unsafeGetStorageImpl() == y.tensor.storage().unsafeGetStorageImpl();
+  };
   return a.calls.size() == b.calls.size() && a.left_out.size() == b.left_out.size() &&
          a.outputs == b.outputs && a.kept == b.kept &&
-         begin_alike(a, b, a.calls.size(), a.left_out.size());
+         begin_alike(a, b, a.calls.size(), a.left_out.size(), is_same);
 }
 
 Tensors without_history(Tensors outputs) {
@@ -50,6 +59,16 @@ Tensors without_history(Tensors outputs) {
 }
 
 }  // namespace
+
+void update_all(ParameterOptimizer* optimizer) {
+  if (optimizer == nullptr) return;
+  const std::vector<at::Tensor> parameters = optimizer->parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!parameters[p].grad().defined()) continue;
+    optimizer->step(p);
+    parameters[p].mutable_grad() = at::Tensor();
+  }
+}
 
 CaptureOptions StepState::within_budget() const {
   CaptureOptions within = options;
@@ -85,8 +104,16 @@ Tensors StepState::run_followed(const Tensors& inputs) {
   if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
   if (gradients) return run_as_it_is(inputs, "there are gradients from before");
   if (learning.ahead) plan(*std::exchange(learning.ahead, std::nullopt));
+  const int64_t before = memory_count(device_of(inputs)).live;
   std::optional<ReadMiss> miss;
-  return *attempt(inputs, miss);
+  Tensors outputs = *attempt(inputs, miss);
+  if (std::optional<step::Recording> left = std::exchange(learning.left, std::nullopt)) {
+    const int64_t more = memory_count(device_of(inputs)).live - before;
+    const Nanos step_time = outcome().plan->result.baseline.time;
+    add_learned({*std::move(left), {.step = step_time}, /*complete=*/true}, std::move(here), inputs,
+                more);
+  }
+  return outputs;
 }
 
 // Runs the step and records it. Whatever becomes of the recording, the step is done.
@@ -121,6 +148,7 @@ Tensors StepState::learn(const Tensors& inputs, Circumstances here) {
     learning.next_pause = std::min(kLongestPause, 4 * learning.next_pause);
     learning.wanted = true;
   }
+  update_all(options.optimizer.get());
   report.predicted_peak = Bytes(0);
   ++report.steps;
   ++report.left;
@@ -141,6 +169,9 @@ void StepState::add_learned(LearnedStep learned, Circumstances here, const Tenso
   }
   learning.next_pause = 1;
   const bool first = outcomes.empty();
+  // What never comes again needs no plan.
+  if (learning.seen.size() > kMostSeen) learning.seen.clear();
+  if (++learning.seen[step::print_of(learned.recording)] < kSeenBeforePlan && !first) return;
   const std::string why =
       first ? "it is the first run" : "the step did something else: " + report.last_difference;
   Outcome made = overheads.note(
@@ -184,6 +215,7 @@ Tensors StepState::run_as_it_is(const Tensors& inputs, const std::string& why) {
   } else {
     run();
   }
+  update_all(options.optimizer.get());
   report.measured_peak = Bytes(memory_count(device).peak);
   report.predicted_peak = Bytes(0);
   report.last_difference = why;

@@ -271,6 +271,7 @@ LearnedStep learn_step(const StepFunction& step, const Tensors& inputs,
 StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options) {
   const std::unique_ptr<Within> within = within_budget(options, device_of(inputs));
   learned.most.begun = wall_clock();
+  learned.most.most_of_short = Nanos(250'000'000);
   return *program_of(std::move(learned.recording), learned.most, inputs, options, nullptr,
                      within.get(), [] { return true; });
 }

@@ -228,20 +228,14 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
 
 // The function went on by itself and has done all, but for the updates.
 Tensors StepState::end_left(FollowedRun& followed, Bytes uncounted) {
-  const step::Updates& updates = updater().updates();
-  for (size_t k = 0; k < updates.each.size(); ++k) {
-    const at::Tensor& target = recording().gradients[updates.each[k].leaf].target;
-    if (!target.grad().defined()) continue;
-    updater().update(k, target.grad());
-    target.mutable_grad() = at::Tensor();
-  }
+  update_all(options.optimizer.get());
   report.predicted_peak = Bytes(0);
   report.measured_peak = Bytes(memory_count(recording().device).peak) + uncounted;
   report.last_difference = followed.difference();
   ++report.left;
   ++report.steps;
-  if (updater().made_state()) renew_memory();
-  learning.wanted = true;
+  learning.left = followed.take_learned();
+  learning.wanted = !learning.left;
   return followed.returned();
 }
 

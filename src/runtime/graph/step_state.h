@@ -1,6 +1,8 @@
 // This is the state of a captured step between its runs, and how a run goes.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,9 +29,11 @@ class FollowedRun;
 struct Learning {
   step::Audit known;
   std::optional<StepPlanOptions> ahead;  // of a plan that was asked for before there is a recording
-  bool wanted = true;                    // The next run that may be recorded is.
-  int64_t pause = 0;                     // number of runs before that
-  int64_t next_pause = 1;                // behind the next recording that brings nothing new
+  std::optional<step::Recording> left;   // of the last run, if it left all recordings
+  std::map<uint64_t, int64_t> seen = {};  // runs without a plan, by the print of what they did
+  bool wanted = true;                     // The next run that may be recorded is.
+  int64_t pause = 0;                      // number of runs before that
+  int64_t next_pause = 1;                 // behind the next recording that brings nothing new
 };
 
 struct StepState {

@@ -43,7 +43,7 @@ class ReplayBeside {
   virtual const step::Recording* other(size_t calls, size_t left_out) = 0;
   // There is no such recording. Runs the calls before this one and gives bytes to the shells, so that
   // the function goes on by itself.
-  virtual void leave(size_t calls, const std::vector<HeldShell>& shells,
+  virtual void leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
                      const std::string& difference) = 0;
 };
 

@@ -206,8 +206,9 @@ bool FunctionFollower::begin_other() {
 }
 
 void FunctionFollower::leave(const std::string& difference) {
+  if (left_ || beside_ == nullptr) return;
   left_ = true;
-  beside_->leave(call_, held(), difference);
+  beside_->leave(call_, left_out_, held(), difference);
   on_leaving_();
 }
 
@@ -236,17 +237,31 @@ void FunctionFollower::look_at_held() {
   }
 }
 
-std::vector<HeldShell> FunctionFollower::held() const { return homes_.held(); }
+std::vector<HeldShell> FunctionFollower::held() const {
+  std::vector<HeldShell> all = homes_.held();
+  std::erase_if(all, [&](const HeldShell& shell) { return given_.contains(shell.value); });
+  return all;
+}
 
 void FunctionFollower::follow(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (op.operator_name().name == kDetach) {
     op.callBoxed(stack);  // It looks at the same memory, and no recording need have it.
     return;
   }
-  const Next next = next_call(op);
   const size_t arity = op.schema().arguments().size();
   const std::vector<c10::IValue> arguments(stack.end() - static_cast<std::ptrdiff_t>(arity),
                                            stack.end());
+  if (beside_ != nullptr && step::draws_apart(arguments)) return call_plainly(op, stack);
+  const Next next = next_call(op);
+  if (beside_ != nullptr && next.position < 0 && !next.failed && !step::reads_on_host(op) &&
+      looks_at_real_memory(arguments)) {
+    for (size_t a = 0; a < arity && a < next.call->arguments.size(); ++a) {
+      const bool tensors = next.call->arguments[a].kind != ArgumentKind::kConstant;
+      if (tensors) compare(next, a, arguments[a]);
+    }
+    advance(next);
+    return call_plainly(op, stack);
+  }
   for (size_t a = 0; a < arity && a < next.call->arguments.size(); ++a) {
     compare(next, a, arguments[a]);
   }
@@ -266,6 +281,21 @@ void FunctionFollower::follow(const c10::OperatorHandle& op, torch::jit::Stack& 
   advance(next);
   torch::jit::drop(stack, arity);
   for (c10::IValue& result : results) stack.push_back(std::move(result));
+}
+
+// Says whether all tensors of a call lie in memory that was there before the step, so that the call,
+// which only looks at it, may be made.
+bool FunctionFollower::looks_at_real_memory(const std::vector<c10::IValue>& arguments) const {
+  bool any = false, all = true;
+  for (const c10::IValue& argument : arguments) {
+    step::for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      any = true;
+      all = all && tensor.has_storage() && homes_.of(tensor.storage()).memory != Memory::kValue &&
+            address_of(tensor.storage()) != nullptr;
+    });
+  }
+  return any && all;
 }
 
 // The size of the call's result is that of the recording only if masks select as many elements.
@@ -292,6 +322,7 @@ void FunctionFollower::replay_reads(const Next& next, std::vector<c10::IValue>& 
     const TensorRef& ref = next.call->outputs.at(0).at(0);
     c10::Storage bytes = beside_->copied(static_cast<size_t>(next.position), ref.index);
     homes_.put(bytes, {ref.memory, ref.index});
+    given_.insert(ref.index);
     results.at(0) = step::tensor_on(std::move(bytes), ref.geometry);
   }
 }
@@ -326,6 +357,9 @@ void FunctionFollower::compare(const Next& next, size_t a, const c10::IValue& va
   for (size_t i = 0; i < now.size(); ++i) {
     const auto [found, expected] = difference_of(recorded.tensors[i], now[i]);
     if (!found.empty()) refuse(found, expected);
+    // Calls that are left out only look at the memory.
+    const TensorRef& ref = recorded.tensors[i];
+    if (next.position >= 0 && ref.memory == Memory::kExternal) seen_.insert(ref.index);
   }
 }
 
@@ -346,6 +380,10 @@ std::pair<std::string, std::string> FunctionFollower::difference_of(const Tensor
     }
   }
   const Geometry expected = geometry_in(recorded), found = step::geometry_of(now);
+  if (!(expected == found) && recorded.memory == Memory::kExternal &&
+      takes_the_place(recorded, now)) {
+    return {};
+  }
   if (!(expected == found)) {
     if (expected.sizes != found.sizes || expected.dtype != found.dtype) {
       return {"a tensor " + shape_of(found), shape_of(expected)};
@@ -382,7 +420,10 @@ bool FunctionFollower::takes_the_place(const TensorRef& recorded, const at::Tens
   if (beside_ == nullptr || address_of(now.storage()) == nullptr || now.requires_grad())
     return false;
   const External& external = recording_->externals[recorded.index];
-  if (external.requires_grad || homes_.of(now.storage()).memory != Memory::kNone) return false;
+  const Home home = homes_.of(now.storage()), wanted{recorded.memory, recorded.index};
+  // The memory may be the same, where the function looks at another part of it.
+  if (home.memory != Memory::kNone && home != wanted) return false;
+  if (external.requires_grad || seen_.contains(recorded.index)) return false;
   if (external.is_constant && now.storage().nbytes() != external.tensor.storage().nbytes()) {
     return false;
   }
@@ -393,6 +434,7 @@ bool FunctionFollower::takes_the_place(const TensorRef& recorded, const at::Tens
   if (!(found == recorded.geometry)) return false;
   if (!beside_->use(static_cast<size_t>(recorded.index), now, later)) return false;
   later_[recorded.index] = later;
+  seen_.insert(recorded.index);
   homes_.put(now.storage(), {recorded.memory, recorded.index});
   return true;
 }

@@ -44,7 +44,7 @@ class FunctionFollower final : public Taker {
   // Says whether the function went on by itself, because it did something else than all recordings.
   bool has_left() const { return left_; }
   // Lets the function go on by itself from here.
-  void leave(const std::string& difference);
+  void leave(const std::string& difference) override;
   // Returns the shells of values that are held.
   std::vector<HeldShell> held() const;
   // Returns the recording that was followed last.
@@ -78,6 +78,7 @@ class FunctionFollower final : public Taker {
   std::pair<std::string, std::string> difference_of(const step::TensorRef& recorded,
                                                     const at::Tensor& now);
   bool is_at_home(const step::TensorRef& recorded, const at::Tensor& now);
+  bool looks_at_real_memory(const std::vector<c10::IValue>& arguments) const;
   bool takes_the_place(const step::TensorRef& recorded, const at::Tensor& now);
   bool is_same_literal(const step::External& literal, const at::Tensor& now) const;
   c10::Storage storage_of(const step::External& external) const;
@@ -96,6 +97,8 @@ class FunctionFollower final : public Taker {
   ReplayBeside* const beside_;
   const std::function<void()> on_leaving_;
   bool left_ = false;
+  std::set<int32_t> seen_;            // externals that were compared
+  std::set<int32_t> given_;           // values whose bytes the host has
   std::map<int32_t, int64_t> later_;  // by external that is another tensor: bytes it begins later
   std::vector<std::vector<int32_t>> written_;  // by call: values that it writes over others
   Homes homes_;

@@ -63,6 +63,10 @@ void call_plainly(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   op.callBoxed(stack);
 }
 
+void leave_recording(const std::string& reason) {
+  if (intercepting_here) active->leave(reason);
+}
+
 bool can_intercept() { return has_key(); }
 
 Interception::Interception(Taker& taker)

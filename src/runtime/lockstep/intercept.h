@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <mutex>
+#include <string>
 
 #include "runtime/step/record.h"
 
@@ -19,7 +20,12 @@ class Taker {
   virtual ~Taker() = default;
   virtual c10::Device device() const = 0;
   virtual void take(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
+  // The program does something that no operator shows, for this reason.
+  virtual void leave(const std::string& reason) = 0;
 };
+
+// Tells the taker of this thread's calls, if there is one.
+void leave_recording(const std::string& reason);
 
 // Says whether calls can be taken. They are taken under a dispatch key that LibTorch 2.11 to 2.14
 // leave free. Another library of the process may have taken it.

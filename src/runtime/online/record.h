@@ -37,7 +37,7 @@ struct Value {
   bool can_be_made() const { return maker != nullptr; }
 
   c10::weak_intrusive_ptr<c10::StorageImpl> home;  // the storage that it is or was a version of
-  c10::StorageImpl* const address;                 // of the home; the weak reference keeps it
+  c10::StorageImpl* address;                       // of the home; the weak reference keeps it
   const int64_t bytes;
   uint64_t serial = 0;  // counts the values of a step
   CallPtr maker;        // null: it cannot be made again

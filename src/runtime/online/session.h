@@ -10,6 +10,7 @@
 #include <string>
 
 #include "reprise/runtime/online.h"
+#include "runtime/device/compat.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/room.h"
 #include "runtime/online/evictor.h"
@@ -24,6 +25,9 @@ namespace reprise::runtime::internal::online {
 
 // A kernel that finds an operand missing throws an exception whose text begins in this way.
 inline constexpr const char* kMissingOperand = "online mode could not make an operand again: ";
+
+// Says whether this LibTorch has what online mode needs.
+constexpr bool works_here() { return device::kStoragesTellTouches; }
 
 // Throws InputError for options that cannot be, and for a LibTorch before 2.13. `whose` is "online
 // mode", for the message.
@@ -85,6 +89,8 @@ class Session final : public device::RoomMaker {
   // Makes the value present and lets it stay until let_go(). Throws what make() throws.
   void need(const ValuePtr& value);
   void let_go(Value& value) { values_.unpin(value); }
+  // Lets another storage have the bytes that an operator has just made in this one.
+  void move_home(const c10::Storage& from, const c10::Storage& to) { values_.move_home(from, to); }
 
  private:
   static std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event);

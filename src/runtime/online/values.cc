@@ -149,6 +149,23 @@ void Values::place(const ValuePtr& value, c10::Storage bytes) {
   arm(*value);
 }
 
+void Values::move_home(const c10::Storage& from, const c10::Storage& to) {
+  c10::StorageImpl& old = *from.unsafeGetStorageImpl();
+  const auto found = at_home_.find(&old);
+  const ValuePtr value = found == at_home_.end() ? nullptr : found->second;
+  if (value) {
+    disarm(*value);
+    at_home_.erase(found);
+    value->home = to.getWeakStorageImpl();
+    value->address = to.unsafeGetStorageImpl();
+    at_home_[value->address] = value;
+  }
+  device::give_address_again(*to.unsafeGetStorageImpl());
+  set_memory(*to.unsafeGetStorageImpl(), std::move(old._mutable_data_ptr_no_checks()));
+  set_memory(old, no_memory());
+  if (value) arm(*value);
+}
+
 c10::Storage Values::storage_of(const Value& value) const {
   if (value.kept) return value.kept;
   auto home = value.home.lock();

@@ -49,6 +49,8 @@ class Values {
   void evict(Value& value);
   // Gives the value the memory of `bytes`, in which it was made again.
   void place(const ValuePtr& value, c10::Storage bytes);
+  // Lets another storage be the home of the newest value of this one, and gives it the bytes.
+  void move_home(const c10::Storage& from, const c10::Storage& to);
   // Returns a storage with the bytes of a value that is present.
   c10::Storage storage_of(const Value& value) const;
   // Returns memory for an operand of which only the shape is asked for.

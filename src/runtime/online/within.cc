@@ -3,8 +3,6 @@
 #include <exception>
 #include <utility>
 
-#include "runtime/device/activity.h"
-
 namespace reprise::runtime::internal::online {
 
 Within::Within(Budget budget)
@@ -12,17 +10,37 @@ Within::Within(Budget budget)
   check_options(options_, "a capture");
 }
 
+void Within::begin() {
+  under_way_.emplace();
+  try {
+    session_.emplace(options_, heuristic_, /*undoes=*/false);
+  } catch (...) {
+    under_way_.reset();
+    throw;
+  }
+}
+
+void Within::end() {
+  session_->settle();
+  session_.reset();
+  under_way_.reset();
+}
+
+std::exception_ptr Within::reason_of(const std::exception_ptr& thrown) const {
+  return session_ ? session_->reason_of(thrown) : thrown;
+}
+
 void Within::run(c10::function_ref<void()> body) {
-  const device::OnlineUnderWay under_way;
-  session_.emplace(options_, heuristic_, /*undoes=*/false);
+  begin();
   std::exception_ptr reason;
   try {
     body();
-    session_->settle();
+    end();
   } catch (...) {
-    reason = session_->reason_of(std::current_exception());
+    reason = reason_of(std::current_exception());
   }
   session_.reset();
+  under_way_.reset();
   if (reason) std::rethrow_exception(reason);
 }
 

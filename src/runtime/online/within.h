@@ -7,10 +7,12 @@
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <vector>
 
 #include "reprise/runtime/online.h"
+#include "runtime/device/activity.h"
 #include "runtime/online/heuristics.h"
 #include "runtime/online/session.h"
 #include "runtime/step/surroundings.h"
@@ -26,6 +28,16 @@ class Within final : public step::Surroundings {
   // Runs the body as one step in online mode. When it has ended, what is evicted and still held is
   // made again. Throws BudgetError where the body does not fit.
   void run(c10::function_ref<void()> body) override;
+  // The parts of run(), for a step that is under way. end() makes again what is evicted and still
+  // held. reason_of() returns the reason for an exception that has left the step.
+  void begin();
+  void end();
+  std::exception_ptr reason_of(const std::exception_ptr& thrown) const;
+  // Lets another storage have the bytes that an operator has just made in this one.
+  void move_home(const c10::Storage& from, const c10::Storage& to) {
+    session_->move_home(from, to);
+  }
+
   bool is_present(const c10::Storage& storage) const override;
   int64_t made_again(const c10::Storage& storage) const override;
 
@@ -37,6 +49,7 @@ class Within final : public step::Surroundings {
 
   OnlineOptions options_;
   const Heuristic& heuristic_;
+  std::optional<device::OnlineUnderWay> under_way_;
   std::optional<Session> session_;  // inside run()
 };
 

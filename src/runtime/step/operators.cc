@@ -1,5 +1,6 @@
 #include "runtime/step/operators.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/enum_tag.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -111,7 +112,8 @@ const char* reason_to_refuse(const c10::OperatorHandle& op) {
   }
   if (op.hasTag(at::Tag::data_dependent_output)) return "has a result that depends on the data";
   if (name.name.starts_with("c10d::") || name.name.starts_with("_c10d_functional::")) {
-    return "communicates with other processes, as DistributedDataParallel does: capture the step of "
+    return "communicates with other processes, as DistributedDataParallel does: capture the step "
+           "of "
            "the plain model, and give the group (CaptureOptions::group; in Python process_group=), "
            "whose ranks then average their gradients";
   }
@@ -195,5 +197,16 @@ bool gives_unwritten_memory(const c10::OperatorHandle& op) {
 }
 
 bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+bool draws_apart(c10::ArrayRef<c10::IValue> arguments) {
+  bool own = false, tensors = false;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor(argument, [&](const at::Tensor&) { tensors = true; });
+    if (!argument.isGenerator() || !argument.toGenerator().defined()) continue;
+    const at::Generator generator = argument.toGenerator();
+    own |= generator != at::globalContext().defaultGenerator(generator.device());
+  }
+  return own && !tensors;
+}
 
 }  // namespace reprise::runtime::internal::step

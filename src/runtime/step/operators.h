@@ -49,4 +49,8 @@ bool gives_unwritten_memory(const c10::OperatorHandle& op);
 // Says whether autograd is walking a graph on this thread.
 bool in_backward();
 
+// Says whether a call with these arguments draws from a generator of the caller's own and reads no
+// tensor. In a followed step the program makes such a call itself, and its result is host data.
+bool draws_apart(c10::ArrayRef<c10::IValue> arguments);
+
 }  // namespace reprise::runtime::internal::step

@@ -216,6 +216,19 @@ bool Places::made_in_step(const c10::Storage& storage) const {
   return place.memory == Memory::kExternal && recording_.externals[place.index].is_constant;
 }
 
+void Places::note(const c10::Storage& storage, const TensorRef& place) {
+  Tracked& tracked = tracked_[storage.unsafeGetStorageImpl()];
+  tracked.alive = storage.getWeakStorageImpl();
+  tracked.bytes = storage.nbytes();
+  tracked.place = place;
+}
+
+void Places::add_host_data(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  const int32_t external = add({.tensor = tensor, .offset = offset_bytes(tensor)});
+  note(tensor.storage(), {Memory::kExternal, external, {}});
+}
+
 void Places::add_kept() {
   std::set<int32_t> known;
   for (const TensorRef& ref : recording_.outputs) known.insert(ref.index);

@@ -66,6 +66,11 @@ class Places {
 
   bool made_in_step(const c10::Storage& storage) const;
 
+  // Notes where a storage lies that was met before.
+  void note(const c10::Storage& storage, const TensorRef& place);
+  // Notes a tensor that the program has made by itself: it is as memory from before the step.
+  void add_host_data(const at::Tensor& tensor);
+
   // The function has returned. Adds the values that somebody else holds to the outputs of the
   // recording, each as the bytes of its storage.
   void add_kept();

@@ -3,9 +3,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/step/first_calls.h"
+#include "runtime/step/host_reads.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/recorder.h"
 
@@ -94,6 +97,37 @@ class Session {
 };
 
 }  // namespace
+
+struct RestOfStep::State {
+  BeforeImages images;
+  Audit audit;
+  Audit known;
+  Recorder recorder;
+  std::optional<AsFollowed> followed;
+  std::optional<Session> session;
+
+  State(Recording begun, const Tensors& inputs, Audit writes, Surroundings* surroundings)
+      : known(std::move(writes)),
+        recorder(begun.device, inputs, images, Scrutiny::kSmall, audit, &known, surroundings) {
+    recorder.go_on_behind(std::move(begun));
+  }
+};
+
+RestOfStep::RestOfStep(Recording begun,
+                       const std::vector<std::pair<c10::Storage, TensorRef>>& places,
+                       const Tensors& inputs, const Audit& known, Surroundings* surroundings)
+    : state_(std::make_unique<State>(std::move(begun), inputs, known, surroundings)) {
+  for (const auto& [storage, place] : places) state_->recorder.note_place(storage, place);
+  state_->followed.emplace(true);
+  state_->session.emplace(state_->recorder);
+}
+
+RestOfStep::~RestOfStep() = default;
+
+Recording RestOfStep::finish(Tensors outputs) {
+  state_->session.reset();
+  return state_->recorder.finish(std::move(outputs));
+}
 
 bool is_recording() { return recording_here; }
 

@@ -67,6 +67,21 @@ Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& imag
   audit_.begun = cpu_allocation_serial();
 }
 
+void Recorder::go_on_behind(Recording begun) {
+  begun.input_offsets = recording_.input_offsets;
+  recording_ = std::move(begun);
+  for (const LeafGradient& leaf : recording_.gradients) {
+    leaves_.insert(leaf.target.unsafeGetTensorImpl());
+  }
+  for (const Call& call : recording_.calls) {
+    if (expects_number(call)) {
+      ++reads_;
+    } else if (is_guard(call)) {
+      ++gifts_;
+    }
+  }
+}
+
 std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
                                              const at::RecordFunction& event) {
   auto context = std::make_unique<LeafContext>(op);
@@ -88,6 +103,8 @@ std::unique_ptr<LeafContext> Recorder::begin(const c10::OperatorHandle& op,
   if (const char* reason = is_followed() ? nullptr : reason_to_refuse_arguments(call)) {
     problems_.refuse(call, reason);
   }
+  context->apart = is_followed() && draws_apart(arguments);
+  if (context->apart) return context;
   expect_counts(call, arguments);
   look_at_generators(*context, arguments);
   return context;
@@ -100,6 +117,12 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
   if (all.size() < returns) {  // The operation threw, and so will the step.
     for (const Watched& watched : context.watched) keep_if_changed(watched);
     leave_out(std::move(call), /*failed=*/true);
+    return;
+  }
+  if (context.apart) {
+    for (const c10::IValue& value : all) {
+      for_each_tensor(value, [&](const at::Tensor& made) { places_.add_host_data(made); });
+    }
     return;
   }
   call.random = draws(context);

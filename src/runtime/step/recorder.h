@@ -34,6 +34,7 @@ struct LeafContext final : at::ObserverContext {
   explicit LeafContext(const c10::OperatorHandle& op) : call(op) {}
   Call call;
   bool within_leaf = false;
+  bool apart = false;  // the program makes the call by itself (draws_apart())
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage and argument
   std::vector<Watched> watched;
   std::set<const void*> operands;  // the tensors that it was given
@@ -46,6 +47,13 @@ class Recorder {
   // The arguments are those of record().
   Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Scrutiny scrutiny,
            Audit& audit, const Audit* known, const Surroundings* surroundings);
+
+  // Goes on behind the calls of this recording, before the first call.
+  void go_on_behind(Recording begun);
+  // Says where a storage of these calls lies.
+  void note_place(const c10::Storage& storage, const TensorRef& place) {
+    places_.note(storage, place);
+  }
 
   std::unique_ptr<LeafContext> begin(const c10::OperatorHandle& op,
                                      const at::RecordFunction& event);
