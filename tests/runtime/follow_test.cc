@@ -87,7 +87,9 @@ TEST_F(FollowTest, AnotherWayGoesOnByItselfAndIsPlannedWhenItComesAgain) {
     program_->way = run >= 3 && run % 2 == 1 ? 1 : 0;
     EXPECT_EQ(difference_of_run(step, function), "");
     const CapturedStepReport report = step.last_step();
-    if (run > 0) EXPECT_LE(report.measured_peak, report.budget);
+    if (run > 0) {
+      EXPECT_LE(report.measured_peak, report.budget);
+    }
     left.push_back(report.left);
   }
   EXPECT_EQ(left, (std::vector<int64_t>{1, 1, 1, 2, 2, 3, 3, 3, 3, 3}));

@@ -132,7 +132,8 @@ class FollowedStep(CapturedStep):
         tensors = self._tensors(arguments, keywords)
         if not self._native.refresh():
             self._native.use_modules(self._modules)
-        self._foreseen.look()
+        if not self._native.is_recorded():
+            self._foreseen.look()
         function.arguments, function.keywords = arguments, keywords
         try:
             with obeying_interrupts():

@@ -103,7 +103,10 @@ Tensors StepState::run_followed(const Tensors& inputs) {
   if (!gradients && !pauses && (learning.wanted || !fits)) return learn(inputs, std::move(here));
   if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
   if (gradients) return run_as_it_is(inputs, "there are gradients from before");
-  if (learning.ahead) plan(*std::exchange(learning.ahead, std::nullopt));
+  if (learning.ahead) {
+    require(plan(*learning.ahead), graph_now().fixed, *learning.ahead, sample_bytes);
+    learning.ahead.reset();
+  }
   const int64_t before = memory_count(device_of(inputs)).live;
   std::optional<ReadMiss> miss;
   Tensors outputs = *attempt(inputs, miss);

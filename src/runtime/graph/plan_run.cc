@@ -45,6 +45,7 @@ PlanRun::PlanRun(StepState& state, const Tensors& inputs, std::optional<int64_t>
 void PlanRun::begin() {
   begun_ = true;
   reset_peak(state_.recording().device);
+  live_before_ = memory_count(state_.recording().device).live;
   other_peaks_.emplace(state_.captured().program.lowered.devices);
   if (state_.log.wanted()) meter_.emplace(state_.recording().device);
 }
@@ -92,6 +93,7 @@ Tensors PlanRun::finish() {
 void PlanRun::abandon() {
   in_place_.reset();
   state_.captured().replay.clear();
+  begun_ = false;
   position_ = 0;
 }
 

@@ -38,6 +38,8 @@ class PlanRun {
 
   // Walks the entries before this position that were not walked yet.
   void advance(size_t end);
+  // Returns the bytes that were live when the plan began.
+  int64_t live_before() const { return live_before_; }
   // Returns the dispatch keys of the thread, as the step was called.
   const c10::impl::LocalDispatchKeySet& keys() const { return keys_; }
   // Walks to the end, and returns the outputs.
@@ -55,6 +57,7 @@ class PlanRun {
   const Tensors& inputs_;
   const std::optional<int64_t> limit_;
   const c10::impl::LocalDispatchKeySet keys_;  // of the thread, as the step was called
+  int64_t live_before_ = 0;
   size_t position_ = 0;
   bool begun_ = false;
   std::optional<OtherPeaks> other_peaks_;

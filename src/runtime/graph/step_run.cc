@@ -154,10 +154,10 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   if (is_compared() && compares_first()) compare(inputs);
 
   const c10::Device device = recording().device;
+  const int64_t live = memory_count(device).live;
   const Bytes expected = foreseen();  // It is not there in this run.
   const int64_t uncounted = (level_without(inputs) - expected).count() + sample_bytes +
-                            captured().program.lowered.external_bytes.count() -
-                            memory_count(device).live;
+                            captured().program.lowered.external_bytes.count() - live;
   report.budget = outcome().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
   const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
@@ -182,6 +182,8 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
       report.predicted_peak = outcome().own_peak + outcome().drift + holes - expected;
     }
     outputs = run.finish();
+    // The function has let go of what it kept of earlier runs.
+    if (followed) report.predicted_peak -= Bytes(live - run.live_before());
     run.report(report, Bytes(uncounted), holes);
     if (is_compared() && !compares_first()) compare(inputs);
     gradients = deliveries(captured().program.step, synchronized, captured().replay, inputs);

@@ -1,0 +1,148 @@
+"""Compares follow mode with plain training, graph mode and online mode, at half of the memory.
+
+A step is forward, loss and backward of a network on one batch, and reads its loss as a number. The
+budget is half of the memory above the parameters: parameters, and half of what plain training takes
+beside them. The times are the least of several steps, of all modes in turn. Loss and gradients are
+compared bit by bit. Graph mode does not read the number in the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import reprise
+import torch
+from networks import NETWORKS as COMMON
+from networks import Network
+from online_mode import PLAN_SECONDS, inside, learn, measure, results
+from run_info import measured
+from side_by_side import keep_freed_pages, plain
+from torch import nn
+
+SEARCH_SECONDS = 10.0
+
+
+def llama(small: bool) -> Network:
+    """Returns a Llama of Transformers, of the size of the table's GPT."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    layers, width, length, words = (2, 32, 16, 64) if small else (6, 256, 256, 8192)
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        max_position_embeddings=length,
+        use_cache=False,
+    )
+    model = LlamaForCausalLM(config)
+    x = torch.randint(0, words, (4, length))
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.model(input_ids=ids).logits
+            return found.transpose(1, 2)
+
+    module = Logits()
+    return Network(module, [lambda ids: (module(ids),)], x, torch.randint(0, words, (4, length)))
+
+
+NETWORKS = {**COMMON, "llama": llama}
+
+
+def reading(step: Callable[[], torch.Tensor], log: list[float]) -> Callable[[], torch.Tensor]:
+    """Returns a step that keeps its loss in a list, as programs do."""
+
+    def run() -> torch.Tensor:
+        loss = step()
+        log.append(loss.item())
+        return loss
+
+    return run
+
+
+def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS[name](small)
+    log: list[float] = []
+    bare = plain(network)
+    step = reading(bare, log)
+    expected = results(network, step)
+    ((seconds, peak),) = measure(network, [step], repeats)
+    parameters = sum(p.numel() * p.element_size() for p in network.module.parameters())
+    budget = parameters + (peak - parameters) // 2
+    modules = [network.module]
+    dummy = torch.zeros(1)
+    graph: Any = reprise.capture(lambda _: bare(), dummy, modules=modules)
+    followed: Any = reprise.capture(lambda _: step(), dummy, follow=True, modules=modules)
+    online = reprise.online(
+        budget=budget, plan_after=1, time_limit=PLAN_SECONDS, planning_share=math.inf
+    )
+    graph.plan(budget=budget, time_limit=SEARCH_SECONDS)
+    followed.plan(budget=budget, time_limit=SEARCH_SECONDS)
+    runs = [lambda: graph(dummy), lambda: followed(dummy), inside(online, step)]
+    for _ in range(3):
+        network.module.zero_grad()
+        followed(dummy)
+    learn(network, online, runs[2])
+    same = [results(network, run) == expected for run in runs]
+    (beside, _), *found = measure(network, [step, *runs], repeats)
+    cells = [
+        f"{taken / beside:.2f}, {'equal' if equal else '**differ**'}"
+        for (taken, _), equal in zip(found, same, strict=True)
+    ]
+    report = followed.report()
+    row = [
+        name, f"{peak / 1e6:.0f} MB, {seconds * 1e3:.0f} ms", f"{budget / peak:.2f}", *cells,
+        f"{report.left} of {report.steps}",
+    ]  # fmt: skip
+    say(f"| {' | '.join(row)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)}")
+    parser.add_argument("-o", "--output", help="the table goes to this file (Markdown), too")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
+    options = parser.parse_args()
+    for name in options.networks:
+        if name not in NETWORKS:
+            parser.error(f"there is no network {name!r}; there are {', '.join(NETWORKS)}")
+    lines: list[str] = []
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+        lines.append(text)
+
+    keep_freed_pages()
+    reprise.install_cpu_allocator()
+    say("# Follow mode\n")
+    say("A program writes this file, so do not edit it. [Follow mode](../follow.md) says more.")
+    say("This command writes the file again:\n")
+    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
+    say(f"      {' '.join(sys.argv)}\n")
+    say("The budget is half of the memory above the parameters, as a share of plain training's")
+    say("peak. Times are over plain training's. The step keeps `loss.item()` in a list, but for")
+    say("graph mode, which refuses that. The last column counts the calls without a plan.\n")
+    say(f"- {measured()}\n")
+    say("| network | plain | budget | graph mode | follow mode | online, planned | left |")
+    say("|---|---|--:|--:|--:|--:|--:|")
+    for name in options.networks or NETWORKS:
+        compare(name, options.small, options.repeats, say)
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
