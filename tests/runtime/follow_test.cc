@@ -56,7 +56,7 @@ TEST_F(FollowTest, TheFunctionRunsOnceInEachRunAndItsNumbersAreUsed) {
   CapturedStep step = followed(function);
   EXPECT_EQ(program_->runs, 0);
   EXPECT_FALSE(step.is_recorded());
-  step.plan_ahead({.budget = "80%", .time_limit = Nanos(300'000'000)});
+  step.plan_ahead({.budget = "95%", .time_limit = Nanos(300'000'000)});
   for (int run = 0; run < 6; ++run) {
     SCOPED_TRACE(run);
     program_->scale = 1.0 + run;
@@ -80,7 +80,7 @@ TEST_F(FollowTest, AnotherWayGoesOnByItselfAndIsPlannedWhenItComesAgain) {
     return Tensors{block->loss_of(hidden)};
   });
   CapturedStep step = followed(function);
-  step.plan_ahead({.budget = "90%", .time_limit = Nanos(300'000'000)});
+  step.plan_ahead({.budget = "98%", .time_limit = Nanos(300'000'000)});
   std::vector<int64_t> left;
   for (int run = 0; run < 10; ++run) {
     SCOPED_TRACE(run);
