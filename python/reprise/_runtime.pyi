@@ -55,6 +55,9 @@ class Watched:
 def leave_recording(reason: str) -> None:
     """Lets a followed step that runs on this thread go on as plain training runs it."""
 
+def touch_gradients() -> None:
+    """Tells a followed step that runs on this thread that its function looks at a gradient."""
+
 def host_copy(tensor: Tensor) -> Tensor:
     """Returns a copy of the tensor's bytes in host memory, as an operation of a followed step."""
 
@@ -72,6 +75,7 @@ class CapturedStep:
         alternatives: Sequence[str] | None,
         optimizer: object,
         lockstep: str,
+        follow: bool = False,
         budget: int | str | None,
         name: str,
         observer: Callable[[str, float, str], None] | None,
@@ -82,7 +86,6 @@ class CapturedStep:
         other_devices: list[str],
         foreseen: Callable[[], int] | None,
         share_work: str = "",
-        follow: bool = False,
     ) -> None: ...
     @staticmethod
     def in_parts(

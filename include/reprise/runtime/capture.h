@@ -70,16 +70,19 @@ struct CaptureOptions {
   Lockstep lockstep = Lockstep::kSparse;
   // If true, the function runs at every run, as in plain training, and the plan does its work: side
   // effects of the program happen once a run, numbers that it reads out of tensors are those of the
-  // run, and numbers and host data that have changed are used. The function's operators compute nothing
-  // until the plan has computed what the program asks for. Where the function does something else than
-  // it was recorded to do, the calls so far run once more as plain training runs them, within the
-  // budget, and the function goes on by itself; CapturedStepReport::left counts these runs. Nothing is
-  // a miss then, so `on_miss` and `lockstep` do nothing.
+  // run, and numbers and host data that have changed are used. The function's operators compute
+  // nothing until the plan has computed what the program asks for. Where the function does something
+  // else than it was recorded to do, the calls so far run once more as plain training runs them,
+  // within the budget, and the function goes on by itself; CapturedStepReport::left counts these
+  // runs. Nothing is a miss then, so `on_miss` and `lockstep` do nothing.
   //
   // Nothing runs at the capture. The first run is recorded while it runs, and so are later ones that
-  // are new; up to `outcomes` recordings are kept. A step that cannot be recorded runs as it is. It is not for steps of a process group, for
-  // share_work and for other_devices.
+  // are new; up to `outcomes` recordings are kept. A step that cannot be recorded runs as it is. It
+  // is not for steps of a process group, for share_work and for other_devices.
   bool follow = false;
+  // Whether touch_gradients() is called whenever the function looks at a .grad. Without that, a
+  // followed run that begins while gradients are there runs as it is.
+  bool tells_gradients = false;
   // The limit on all CPU bytes of tensors while the step is captured, a number of bytes. The step is
   // then recorded and measured in online mode (reprise/runtime/online.h): values are evicted when
   // memory runs short, and made again. So plain training need not fit. The default is no limit.
@@ -310,8 +313,8 @@ class CapturedStep {
   void plan_ahead(const StepPlanOptions& options);
   // Says whether there is a recording. A followed step has none before its first run.
   bool is_recorded() const;
-  // Lets the runs that follow have these modules (CaptureOptions::modules). Recordings for other ones
-  // stay.
+  // Lets the runs that follow have these modules (CaptureOptions::modules). Recordings for other
+  // modules stay.
   void use_modules(std::vector<std::shared_ptr<torch::nn::Module>> modules);
   // Does the same, but returns an answer without a plan in place of throwing BudgetError.
   PlanResult try_plan(const StepPlanOptions& options = {});
@@ -416,12 +419,16 @@ void find_sources_with(std::function<std::string()> finder);
 // of one.
 std::string no_bytes_text();
 
-// Returns a copy of the tensor's bytes in host memory. In a followed step (CaptureOptions::follow) it is
-// how host code gets bytes that are not there yet: bindings call it for what takes a pointer.
+// These are for bindings of another language, and for code inside a followed step
+// (CaptureOptions::follow) that does what no operator shows. Elsewhere they do nothing special.
+//
+// Returns a copy of the tensor's bytes in host memory, which are there when the plan has made them.
 at::Tensor host_copy(const at::Tensor& tensor);
-// Lets a followed step that runs on this thread go on as plain training runs it, because its function
-// does something that no operator shows, such as reading the random state. Else it does nothing.
+// Lets the step that runs on this thread go on as plain training runs it: the function reads the
+// random state, for example.
 void leave_recording(const std::string& reason);
+// Does the same if gradients were there when the run began, because the function looks at one.
+void touch_gradients();
 
 // Captures a step at plain training's memory, or within CaptureOptions::budget. Runs the step
 // CaptureOptions::runs times on `sample`, to see which bytes each operation touches and to record it.

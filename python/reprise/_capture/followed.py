@@ -15,7 +15,7 @@ from .._step.interrupt import note_interrupt, obeying_interrupts
 from .._step.memory import budget_for
 from .._step.overhead import Overheads
 from .._step.tree import flatten
-from .._step.turns import Turns, in_turn
+from .._step.turns import Turns
 from .._torch import _runtime
 from ..errors import InputError
 from .captured_step import CapturedStep
@@ -107,13 +107,16 @@ class FollowedStep(CapturedStep):
         device = next((p.device for p in parameters), torch.device("cpu"))
         return [torch.empty(0, device=device)]
 
-    @in_turn
     def plan(self, **options: Any) -> PlanResult | None:  # type: ignore[override]
         """Plans the step for a budget, with the arguments of `CapturedStep.plan()`.
 
         Before the first call there is no recording. The step is then planned before its second
         call, and None is returned.
         """
+        with self._turns:
+            return self._plan(**options)
+
+    def _plan(self, **options: Any) -> PlanResult | None:
         if self._native.is_recorded():
             return super().plan(**options)
         limit = budget_for(options.pop("budget", None), self._device)

@@ -66,6 +66,24 @@ def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
     return memo[id(self)]
 
 
+_GRAD: Any = torch._C.TensorBase.grad
+
+
+def _touching(name: str) -> Callable[..., Any]:
+    """Returns an accessor of `.grad`. In plain training a gradient from before would be there."""
+    access = getattr(_GRAD, name)
+
+    def accessor(*arguments: Any) -> Any:
+        if getattr(_following, "depth", 0) > 0:
+            _runtime.touch_gradients()
+        return access(*arguments)
+
+    return accessor
+
+
+_STATE = ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed")
+
+
 def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that reads or sets the random state, which is there in plain training."""
 
@@ -78,14 +96,14 @@ def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_STATE = ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed")
-_REPLACED: dict[str, Callable[..., Any]] = {
+_REPLACED: dict[str, Any] = {
     "numpy": _numpy,
     "tolist": _tolist,
     "__repr__": _repr,
     "__deepcopy__": _deepcopy,
+    "grad": property(_touching("__get__"), _touching("__set__"), _touching("__delete__")),
 }
-_INHERITED = {name: getattr(torch.Tensor, name) for name in _REPLACED}
+_INHERITED = {name: getattr(torch.Tensor, name) for name in _REPLACED if name != "grad"}
 
 
 def _patched_now(name: str) -> Callable[..., Any]:

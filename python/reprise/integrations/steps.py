@@ -26,6 +26,7 @@ from .._modes.modes import (
     Works,
     chain_mode,
     choose,
+    follow_mode,
     graph_mode,
     no_mode_left,
     reason_of,
@@ -42,8 +43,8 @@ from ..errors import InputError
 
 __all__ = ["Mode", "StepsByKind", "StepsReport", "by_kind"]
 
-Mode = Literal["auto", "graph", "chain", "online"]
-MODES = ("graph", "chain", "online")
+Mode = Literal["auto", "graph", "chain", "online", "follow"]
+MODES = ("graph", "chain", "online")  # "auto" tries them in this order.
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class StepsReport:
     """The report of the last call of a `StepsByKind`.
 
     Attributes:
-        mode: The mode that the step ran in: "graph", "chain" or "online".
+        mode: The mode that the step ran in: "graph", "chain", "online" or "follow".
         refused: The reasons why the modes before it were not possible, by mode.
         budget_bytes: The budget, or None for no limit.
         predicted_peak_bytes: The peak that the plan predicts, or None if the mode predicts none.
@@ -104,8 +105,10 @@ class StepsByKind:
         time_limit: float | str,
         observer: Observer | None,
     ) -> None:
-        if mode != "auto" and mode not in MODES:
-            raise InputError(f'mode is "auto", "graph", "chain" or "online", not {mode!r}')
+        if mode not in ("auto", "follow", *MODES):
+            raise InputError(
+                f'mode is "auto", "graph", "chain", "online" or "follow", not {mode!r}'
+            )
         if isinstance(kinds, bool) or not isinstance(kinds, int) or kinds < 1:
             raise InputError(f"kinds is a number from 1 on, not {kinds!r}")
         self._turns = Turns()
@@ -127,7 +130,9 @@ class StepsByKind:
         name = getattr(step, "__name__", type(step).__name__)
         self._overheads = Overheads(f"the step '{name}'", ("it is the first",))
         self._share: FixedShare | None = None  # as the first step has made it bytes
-        self._online: OnlineStep | None = None  # of all kinds, so that they have one budget
+        # These are of all kinds, so that they have one budget.
+        self._online: OnlineStep | None = None
+        self._followed: Works | None = None
         self._kinds: OrderedDict[Any, tuple[Works, list[ModeTried]]] = OrderedDict()
         self._steps = 0
 
@@ -211,6 +216,9 @@ class StepsByKind:
             if isinstance(works.runner, LayerStep):
                 results.append(works.runner.run_first(sample.arguments, sample.keywords))
             return works
+        if mode == "follow":
+            self._followed = self._followed or follow_mode(self._wanted, sample)
+            return self._followed
         if self._online is None:
             self._online = OnlineStep(self._wanted, sample)
         return Works(self._online, "online", "the step runs as it is written")
@@ -279,7 +287,8 @@ def by_kind(
         budget: All device bytes during a step, as for `capture()` and `remat()`: a number of bytes,
             a text such as "8 GiB", a share such as "60%" of plain training's peak, "auto" for what
             the device has free, or None for no limit.
-        mode: "auto", or one of "graph", "chain" and "online" if no other mode shall be tried.
+        mode: "auto", or one of "graph", "chain", "online" and "follow" if no other mode shall be
+            tried. In follow mode nothing is tried, and the step is as by `capture(follow=True)`.
         modules: The modules of the step. None stands for the modules that the function shows.
         layers: The layers that chain mode runs as a chain, in their order. None stands for the
             list of equal layers in the modules that has the most parameters.

@@ -118,7 +118,10 @@ const OptionTable<CaptureArguments>& capture_table() {
          o.optimizer = std::make_shared<PythonOptimizer>(steps);
        }},
       {"lockstep", [](O& o, const Text& name) { o.lockstep = lockstep_of(name); }},
-      {"follow", [](O& o, bool yes) { o.follow = yes; }},
+      {"follow",
+       [](O& o, bool yes) {
+         o.follow = o.tells_gradients = yes;  // reprise._capture.host_copies tells them.
+       }},
       {"budget", &O::budget},
       {"name", [](O& o, const Text& name) { o.measure.name = name; }},
       {"observer",
@@ -308,6 +311,7 @@ class CapturedStep {
 void bind_captured_step(py::module_& m) {
   m.def("host_copy", &rt::host_copy, py::arg("tensor"));
   m.def("leave_recording", &rt::leave_recording, py::arg("reason"));
+  m.def("touch_gradients", &rt::touch_gradients);
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const py::kwargs&>(), py::arg("step"),
            py::arg("sample"), capture_table().names().c_str())

@@ -354,6 +354,8 @@ at::Tensor host_copy(const at::Tensor& tensor) { return internal::step::host_cop
 
 void leave_recording(const std::string& reason) { internal::lockstep::leave_recording(reason); }
 
+void touch_gradients() { internal::lockstep::touch_gradients(); }
+
 int64_t CapturedStep::overhead_count() const { return state_->overheads.count(); }
 
 void CapturedStep::check_codecs(CodecCheck check) { state_->codec_check = check; }

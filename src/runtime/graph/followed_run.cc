@@ -52,7 +52,7 @@ bool writes(const Recording& recording, size_t external) {
   });
 }
 
-// Says whether two externals that nothing has replaced are the same memory, or have the same content.
+// Says whether two externals that nothing has replaced are the same memory, or of one content.
 bool is_same_memory(const step::External& a, const step::External& b) {
   if (a.input >= 0 || b.input >= 0) return a.input == b.input;
   const c10::Storage &x = a.tensor.storage(), &y = b.tensor.storage();
@@ -258,7 +258,7 @@ void FollowedRun::leave(size_t calls, size_t left_out, const std::vector<HeldShe
   record_rest(calls, left_out, shells);
 }
 
-// Records what follows, so that the whole is known. Recording does not see a backward that has begun.
+// Records what follows, so that the whole is known. It does not see a backward that has begun.
 void FollowedRun::record_rest(size_t calls, size_t left_out, const std::vector<HeldShell>& shells) {
   if (torch::autograd::get_current_node() != nullptr) return;
   const Changes& changes = state_.captured().replay.changes();
@@ -285,7 +285,7 @@ void FollowedRun::record_rest(size_t calls, size_t left_out, const std::vector<H
 
 // What the function does in a backward that has begun already is not seen by online mode.
 void FollowedRun::go_on_within_budget() {
-  const CaptureOptions options = state_.within_budget();
+  const CaptureOptions options = state_.within_budget(state_.recording().device);
   const bool in_backward = torch::autograd::get_current_node() != nullptr;
   if (!limit_ || in_backward || options.budget.unlimited() || !online::works_here()) {
     limit_behind_.emplace(limit_);

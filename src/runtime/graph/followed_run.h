@@ -35,8 +35,8 @@ CallsOfPlan calls_of(const Outcome& outcome);
 // advances until the number is there. Behind the function the plan advances to its end, and the
 // tensors that the program holds get their bytes.
 //
-// Where the function does something else than all recordings, the replay is taken back. The calls so
-// far run once more, in their order, and the function goes on by itself: it has left.
+// Where the function does something else than all recordings, the replay is taken back. The calls
+// so far run once more, in their order, and the function goes on by itself: it has left.
 class FollowedRun final : public lockstep::ReplayBeside {
  public:
   // `random` is the state from before the run. All arguments outlive the run. The CPU allocator has

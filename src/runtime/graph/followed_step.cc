@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "reprise/check/simulate.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/activity.h"
@@ -53,6 +54,14 @@ bool same_recording(const step::Recording& a, const step::Recording& b) {
          begin_alike(a, b, a.calls.size(), a.left_out.size(), is_same);
 }
 
+// Returns the longest search for a plan between two steps that take this time.
+Nanos longest_search(Nanos step) { return std::max(Nanos(200'000'000), step * 10); }
+
+// Returns a budget in bytes; a share is none before there is a plan.
+Bytes known(const Budget& budget) {
+  return (budget.relative() ? Budget() : budget).resolve(Bytes(0));
+}
+
 Tensors without_history(Tensors outputs) {
   for (at::Tensor& output : outputs) output = output.defined() ? output.detach() : output;
   return outputs;
@@ -70,8 +79,12 @@ void update_all(ParameterOptimizer* optimizer) {
   }
 }
 
-CaptureOptions StepState::within_budget() const {
+CaptureOptions StepState::within_budget(c10::Device device) const {
   CaptureOptions within = options;
+  if (!device.is_cpu() || !online::works_here()) {
+    within.budget = Budget();
+    return within;
+  }
   const Budget& planned = learning.ahead ? learning.ahead->budget : plan_options.budget;
   if (within.budget.unlimited() && !planned.relative()) within.budget = planned;
   if (!outcomes.empty() && outcome().plan) within.budget = Budget(outcome().plan->result.budget);
@@ -102,9 +115,15 @@ Tensors StepState::run_followed(const Tensors& inputs) {
   if (pauses) --learning.pause;
   if (!gradients && !pauses && (learning.wanted || !fits)) return learn(inputs, std::move(here));
   if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
-  if (gradients) return run_as_it_is(inputs, "there are gradients from before");
+  // An optimizer inside the step uses gradients up, so it has none from before in a plan.
+  if (gradients && (!options.tells_gradients || options.optimizer)) {
+    return run_as_it_is(inputs, "there are gradients from before");
+  }
   if (learning.ahead) {
-    require(plan(*learning.ahead), graph_now().fixed, *learning.ahead, sample_bytes);
+    StepPlanOptions wanted = *learning.ahead;
+    // The training waits for the search, so the search takes no more than some steps.
+    wanted.time_limit = std::min(wanted.time_limit, longest_search(baseline(graph()).time));
+    require(plan(wanted), graph_now().fixed, wanted, sample_bytes);
     learning.ahead.reset();
   }
   const int64_t before = memory_count(device_of(inputs)).live;
@@ -132,11 +151,13 @@ Tensors StepState::learn(const Tensors& inputs, Circumstances here) {
     done = true;
     return returned;
   };
+  const CaptureOptions within = within_budget(device_of(inputs));
+  report.budget = known(within.budget);
   const step::AsFollowed followed(true);
   try {
     reset_peak(device_of(inputs));
     const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
-    LearnedStep learned = learn_step(function, inputs, within_budget(), scrutiny, learning.known);
+    LearnedStep learned = learn_step(function, inputs, within, scrutiny, learning.known);
     report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
     const int64_t more = memory_count(device_of(inputs)).live - before;
     if (learned.complete) {
@@ -183,7 +204,8 @@ void StepState::add_learned(LearnedStep learned, Circumstances here, const Tenso
         const device::Measuring measuring;
         Outcome one;
         one.captured = std::make_unique<Captured>(
-            std::move(here), program_of(std::move(learned), inputs, within_budget()));
+            std::move(here),
+            program_of(std::move(learned), inputs, within_budget(device_of(inputs))));
         one.number = ++captures;
         one.reads = step::host_reads(one.captured->program.step.recording);
         return one;
@@ -208,8 +230,9 @@ void StepState::add_learned(LearnedStep learned, Circumstances here, const Tenso
 // Runs the function as plain training does, within the budget.
 Tensors StepState::run_as_it_is(const Tensors& inputs, const std::string& why) {
   memory.evacuate();
-  const CaptureOptions within = within_budget();
+  const CaptureOptions within = within_budget(device_of(inputs));
   const c10::Device device = device_of(inputs);
+  report.budget = known(within.budget);
   reset_peak(device);
   Tensors outputs;
   const auto run = [&] { outputs = without_history(step(inputs)); };

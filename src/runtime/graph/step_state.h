@@ -175,8 +175,8 @@ struct StepState {
   void add_learned(LearnedStep learned, step::Circumstances here, const Tensors& inputs,
                    int64_t more);
   Tensors run_as_it_is(const Tensors& inputs, const std::string& why);
-  // Returns the options of a capture within the budget that is known by now.
-  CaptureOptions within_budget() const;
+  // Returns the options of a capture within the budget that is known by now, where online mode works.
+  CaptureOptions within_budget(c10::Device device) const;
   void begin_replay(const Tensors& inputs);
   // Ends a run whose function has left all recordings.
   Tensors end_left(FollowedRun& followed, Bytes uncounted);

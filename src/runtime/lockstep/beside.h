@@ -41,8 +41,8 @@ class ReplayBeside {
   // The function's next call is not the recorded one. Returns another recording whose calls before
   // that one are the same (`calls`, and so many that were left out); null if there is none.
   virtual const step::Recording* other(size_t calls, size_t left_out) = 0;
-  // There is no such recording. Runs the calls before this one and gives bytes to the shells, so that
-  // the function goes on by itself.
+  // There is no such recording. Runs the calls before this one and gives bytes to the shells, so
+  // that the function goes on by itself.
   virtual void leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
                      const std::string& difference) = 0;
 };

@@ -212,6 +212,10 @@ void FunctionFollower::leave(const std::string& difference) {
   on_leaving_();
 }
 
+void FunctionFollower::touch_gradients() {
+  if (gradients_aside_) leave("the function looks at a gradient that was there before");
+}
+
 void FunctionFollower::end(const Tensors& outputs) {
   if (left_) return;
   do {

@@ -22,8 +22,8 @@ namespace reprise::runtime::internal::lockstep {
 // program writes. A host read gets the number of the recording. The function's call that differs
 // throws InputError, and so do all calls behind it, in case the function catches that.
 //
-// With a replay beside, the function is followed: it gets the numbers of this run, the replay uses the
-// numbers and host data that are others than at capture, and a call that differs is made.
+// With a replay beside, the function is followed: it gets the numbers of this run, the replay uses
+// the numbers and host data that are others than at capture, and a call that differs is made.
 class FunctionFollower final : public Taker {
  public:
   // `recording`, `inputs` and what is `beside` outlive the follower.
@@ -45,6 +45,9 @@ class FunctionFollower final : public Taker {
   bool has_left() const { return left_; }
   // Lets the function go on by itself from here.
   void leave(const std::string& difference) override;
+  void touch_gradients() override;
+  // Says that gradients were put aside, which the function would find in plain training.
+  void note_gradients_aside() { gradients_aside_ = true; }
   // Returns the shells of values that are held.
   std::vector<HeldShell> held() const;
   // Returns the recording that was followed last.
@@ -97,6 +100,7 @@ class FunctionFollower final : public Taker {
   ReplayBeside* const beside_;
   const std::function<void()> on_leaving_;
   bool left_ = false;
+  bool gradients_aside_ = false;
   std::set<int32_t> seen_;            // externals that were compared
   std::set<int32_t> given_;           // values whose bytes the host has
   std::map<int32_t, int64_t> later_;  // by external that is another tensor: bytes it begins later

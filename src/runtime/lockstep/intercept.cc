@@ -67,6 +67,10 @@ void leave_recording(const std::string& reason) {
   if (intercepting_here) active->leave(reason);
 }
 
+void touch_gradients() {
+  if (intercepting_here) active->touch_gradients();
+}
+
 bool can_intercept() { return has_key(); }
 
 Interception::Interception(Taker& taker)

@@ -52,6 +52,9 @@ class Untouched {
   Untouched& operator=(const Untouched&) = delete;
 
   bool random_state_changed() const { return !random_.is_now(); }
+  bool has_gradients() const {
+    return std::ranges::any_of(gradients_, [](const auto& leaf) { return leaf.second.defined(); });
+  }
   // Lets the random state go on.
   void leave_random() { keeps_random_ = false; }
 
@@ -161,7 +164,9 @@ Followed follow(const Recording& recording, const StepFunction& function, const 
   Followed followed;
   Untouched untouched(recording, inputs, parameters);
   untouched.leave_random();
+  const bool gradients = untouched.has_gradients();
   FunctionFollower follower(recording, inputs, &beside, [&] { untouched.hand_over(); });
+  if (gradients) follower.note_gradients_aside();
   try {
     const Interception interception(follower);
     followed.outputs = function(inputs);

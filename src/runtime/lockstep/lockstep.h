@@ -39,9 +39,9 @@ struct Followed {
   bool left = false;            // The function went on by itself.
 };
 
-// Runs the function of a step once, with what is `beside` it (beside.h). Gradients, flags and the data
-// of parameters are then as before, and come from the replay, unless the function has left: then all
-// that it does is done. What the function throws passes through; gradients are as before then.
+// Runs the function of a step once, with what is `beside` it (beside.h). Gradients, flags and the
+// data of parameters are then as before, and come from the replay, unless the function has left: then
+// all that it does is done. What the function throws passes through; gradients are as before then.
 // Throws InputError if the function takes the pointer of a shell.
 Followed follow(const step::Recording& recording, const StepFunction& function,
                 const Tensors& inputs, const std::vector<at::Tensor>& parameters,

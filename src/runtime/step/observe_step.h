@@ -37,9 +37,9 @@ Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::D
                          const std::vector<at::Tensor>& parameters, int runs,
                          Surroundings* surroundings);
 
-// Runs the step once, as a step of the training: nothing is put back. Memory is watched as closely as
-// `scrutiny` says; `known` are the writes that no schema declares and that are known. The recording
-// can be replayed if the audit has no other ones. It says nothing of gradients that are there before.
+// Runs the step once, as a step of the training: nothing is put back. Memory is watched as closely
+// as `scrutiny` says; `known` are the writes that no schema declares and that are known. The recording
+// can be replayed if the audit has no other ones. It says nothing of gradients from before.
 Observation observe_run(const StepFunction& step, const Tensors& inputs, c10::Device device,
                         const std::vector<at::Tensor>& parameters, Scrutiny scrutiny,
                         const Audit& known, Surroundings* surroundings);
