@@ -107,7 +107,7 @@ def test_what_the_program_reads_and_keeps_has_the_planned_bytes() -> None:
         return step
 
     twins = Twins(make)
-    assert twins.followed.plan(budget="60%", time_limit=0.2) is None  # There is no recording yet.
+    assert twins.followed.plan(budget="60%", time_limit=1) is None  # There is no recording yet.
     for call in range(6):
         report = twins.call(call)
         assert losses[0] == losses[1] and len(losses[1]) == call + 1
@@ -135,7 +135,7 @@ def test_another_branch_goes_on_within_the_budget_and_is_planned() -> None:
         return step
 
     twins = Twins(make)
-    twins.followed.plan(budget="60%", time_limit=0.2)
+    twins.followed.plan(budget="60%", time_limit=1)
     left = []
     for call in range(10):
         branch["on"] = call in (3, 5, 7, 9)
@@ -146,6 +146,27 @@ def test_another_branch_goes_on_within_the_budget_and_is_planned() -> None:
     assert left == [1, 1, 1, 2, 2, 3, 3, 3, 3, 3]
     assert twins.followed.outcomes == 2
     assert "tanh" in report.last_difference
+
+
+def test_a_recording_of_online_mode_is_followed() -> None:
+    def make(net: nn.Module) -> Step:
+        layers: Any = net
+
+        def step(x: Any) -> Any:
+            hidden = layers[0](x)
+            for layer in layers[1:]:
+                hidden = torch.tanh(hidden + layer(hidden))  # Gradients are added up.
+            loss = hidden.square().mean()
+            loss.backward()
+            return loss
+
+        return step
+
+    twins = Twins(make)
+    twins.followed.plan(budget="1 GiB", time_limit=1)
+    for call in range(4):
+        report = twins.call(call)
+    assert report.left == 1
 
 
 def test_an_optimizer_inside_updates_at_every_call() -> None:
@@ -167,7 +188,7 @@ def test_an_optimizer_inside_updates_at_every_call() -> None:
     step: Any = reprise.capture(
         step_of(nets[1]), Twins.inputs(0), follow=True, optimizer=optimizers[1]
     )
-    step.plan(time_limit=0.2)
+    step.plan(time_limit=1)
     for call in range(6):
         branch["on"] = call == 3
         torch.manual_seed(call)
@@ -196,7 +217,7 @@ def test_gradients_from_before_are_added_to(looks: bool) -> None:
 
     plain = step_of(nets[0])
     step: Any = reprise.capture(step_of(nets[1]), Twins.inputs(0), follow=True)
-    step.plan(budget="90%", time_limit=0.2)
+    step.plan(budget="90%", time_limit=1)
     for call in range(9):
         drops["now"] = looks and call == 4  # in the middle of an accumulation
         for run in (plain, step):

@@ -55,7 +55,7 @@ bool same_recording(const step::Recording& a, const step::Recording& b) {
 }
 
 // Returns the longest search for a plan between two steps that take this time.
-Nanos longest_search(Nanos step) { return std::max(Nanos(200'000'000), step * 10); }
+Nanos longest_search(Nanos step) { return std::max(Nanos(500'000'000), step * 10); }
 
 // Returns a budget in bytes; a share is none before there is a plan.
 Bytes known(const Budget& budget) {

@@ -220,6 +220,7 @@ void FunctionFollower::end(const Tensors& outputs) {
   if (left_) return;
   do {
     finish(outputs);
+    added_to_.clear();
     if (difference_.empty()) return look_at_held();
   } while (begin_other());
   leave(difference_);
