@@ -78,6 +78,7 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
     step = reading(bare, log)
     expected = results(network, step)
     ((seconds, peak),) = measure(network, [step], repeats)
+    network.module.zero_grad()
     parameters = sum(p.numel() * p.element_size() for p in network.module.parameters())
     budget = parameters + (peak - parameters) // 2
     modules = [network.module]

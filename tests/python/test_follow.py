@@ -226,11 +226,12 @@ def test_gradients_from_before_are_added_to(looks: bool) -> None:
         pairs = list(zip(nets[0].parameters(), nets[1].parameters(), strict=True))
         assert all(torch.equal(a.grad, b.grad) for a, b in pairs)
         report = step.report()
-        assert call == 0 or report.measured_peak_bytes <= report.budget_bytes
+        assert report.budget_bytes is None or report.measured_peak_bytes <= report.budget_bytes
         if call % 3 == 2:
             for p in [p for pair in pairs for p in pair]:
                 p.grad = None
-    assert step.report().left == 1 + looks
+    # A recording is measured when a call begins without gradients, which is call 3.
+    assert step.report().left == 3 + looks
 
 
 def test_host_code_gets_the_bytes_of_the_call() -> None:
@@ -295,7 +296,9 @@ def test_what_has_no_plan_yet_says_so() -> None:
         with pytest.raises(reprise.InputError, match="no recording yet"):
             ask()
     assert step.outcomes == 0
-    step(torch.randn(2, 4))
+    for _ in range(2):
+        step(torch.randn(2, 4))
+        net.zero_grad()
     assert step.graph.ops
 
 

@@ -107,13 +107,16 @@ bool StepState::bring_fitting(const Circumstances& here) {
 
 Tensors StepState::run_followed(const Tensors& inputs) {
   if (device_of(inputs).is_cpu()) install_cpu_allocator();
-  Circumstances here(inputs, options);
+  const Circumstances here(inputs, options);
+  if (learning.next && !any_gradient(learning.next->learned.recording) && !any_gradient(inputs)) {
+    make_learned(here, inputs);
+  }
   const bool fits = bring_fitting(here);
   const bool gradients = any_gradient(parameters_of(options)) || any_gradient(inputs) ||
                          (fits && any_gradient(recording()));
   const bool pauses = learning.pause > 0;
   if (pauses) --learning.pause;
-  if (!gradients && !pauses && (learning.wanted || !fits)) return learn(inputs, std::move(here));
+  if (!gradients && !pauses && (learning.wanted || !fits)) return learn(inputs, here);
   if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
   // An optimizer inside the step uses gradients up, so it has none from before in a plan.
   if (gradients && (!options.tells_gradients || options.optimizer)) {
@@ -126,23 +129,19 @@ Tensors StepState::run_followed(const Tensors& inputs) {
     require(plan(wanted), graph_now().fixed, wanted, sample_bytes);
     learning.ahead.reset();
   }
-  const int64_t before = memory_count(device_of(inputs)).live;
   std::optional<ReadMiss> miss;
   Tensors outputs = *attempt(inputs, miss);
   if (std::optional<step::Recording> left = std::exchange(learning.left, std::nullopt)) {
-    const int64_t more = memory_count(device_of(inputs)).live - before;
     const Nanos step_time = outcome().plan->result.baseline.time;
-    add_learned({*std::move(left), {.step = step_time}, /*complete=*/true}, std::move(here), inputs,
-                more);
+    note_learned({*std::move(left), {.step = step_time}, /*complete=*/true}, here, inputs);
   }
   return outputs;
 }
 
 // Runs the step and records it. Whatever becomes of the recording, the step is done.
-Tensors StepState::learn(const Tensors& inputs, Circumstances here) {
+Tensors StepState::learn(const Tensors& inputs, const Circumstances& here) {
   memory.evacuate();
   learning.wanted = false;
-  const int64_t before = memory_count(device_of(inputs)).live;
   Tensors outputs;
   bool done = false;
   const StepFunction function = [&](const Tensors& in) {
@@ -159,9 +158,8 @@ Tensors StepState::learn(const Tensors& inputs, Circumstances here) {
     const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
     LearnedStep learned = learn_step(function, inputs, within, scrutiny, learning.known);
     report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
-    const int64_t more = memory_count(device_of(inputs)).live - before;
     if (learned.complete) {
-      add_learned(std::move(learned), std::move(here), inputs, more);
+      note_learned(std::move(learned), here, inputs);
     } else {
       learning.wanted = true;
     }
@@ -179,9 +177,10 @@ Tensors StepState::learn(const Tensors& inputs, Circumstances here) {
   return outputs;
 }
 
-// `more` are the bytes that the run has left behind: gradients, for example.
-void StepState::add_learned(LearnedStep learned, Circumstances here, const Tensors& inputs,
-                            int64_t more) {
+// Keeps the recording of a run that is new. It is measured when the next run begins, because the
+// gradients of this one are there until then. Where masks decide about sizes, it needs these inputs.
+void StepState::note_learned(LearnedStep learned, const Circumstances& here,
+                             const Tensors& inputs) {
   const bool known =
       std::any_of(outcomes.all().begin(), outcomes.all().end(), [&](const Outcome& one) {
         return same_recording(one.captured->program.step.recording, learned.recording);
@@ -192,29 +191,49 @@ void StepState::add_learned(LearnedStep learned, Circumstances here, const Tenso
     return;
   }
   learning.next_pause = 1;
-  const bool first = outcomes.empty();
   // What never comes again needs no plan.
   if (learning.seen.size() > kMostSeen) learning.seen.clear();
-  if (++learning.seen[step::print_of(learned.recording)] < kSeenBeforePlan && !first) return;
-  const std::string why =
-      first ? "it is the first run" : "the step did something else: " + report.last_difference;
-  Outcome made = overheads.note(
-      "capture", why,
-      [&] {
-        const device::Measuring measuring;
-        Outcome one;
-        one.captured = std::make_unique<Captured>(
-            std::move(here),
-            program_of(std::move(learned), inputs, within_budget(device_of(inputs))));
-        one.number = ++captures;
-        one.reads = step::host_reads(one.captured->program.step.recording);
-        return one;
-      },
-      [](const Outcome& one) {
-        return fmt::format("{} operations", one.captured->program.lowered.graph.ops.size());
-      });
-  if (device_of(inputs).is_cpu()) device::give_back_idle_pages();
+  const int64_t seen = ++learning.seen[step::print_of(learned.recording)];
+  if (seen < kSeenBeforePlan && !outcomes.empty()) return;
+  const bool counts = !step::host_reads(learned.recording).empty();
+  learning.next.emplace(Learned{std::move(learned), here, report.last_difference});
+  if (counts) make_learned(here, inputs);
+}
+
+// Makes an outcome of the recording that is kept, if it is for inputs like these.
+void StepState::make_learned(const Circumstances& here, const Tensors& inputs) {
+  if (!learning.next || !learning.next->here.difference(here).empty()) return;
+  Learned next = *std::exchange(learning.next, std::nullopt);
+  const bool first = outcomes.empty();
+  memory.evacuate();
   if (!first) renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
+  const std::string why =
+      first ? "it is the first one" : "the step did something else: " + next.difference;
+  Outcome made;
+  try {
+    made = overheads.note(
+        "capture", why,
+        [&] {
+          const device::Measuring measuring;
+          const step::AsFollowed followed(true);
+          Outcome one;
+          one.captured = std::make_unique<Captured>(
+              std::move(next.here),
+              program_of(std::move(next.learned), inputs, within_budget(device_of(inputs))));
+          one.number = ++captures;
+          one.reads = step::host_reads(one.captured->program.step.recording);
+          return one;
+        },
+        [](const Outcome& one) {
+          return fmt::format("{} operations", one.captured->program.lowered.graph.ops.size());
+        });
+  } catch (const Error& error) {  // It cannot be measured here, and runs without a plan.
+    report.last_difference = error.what();
+    learning.pause = kLongestPause;
+    if (!first) renew_memory();
+    return;
+  }
+  if (device_of(inputs).is_cpu()) device::give_back_idle_pages();
   outcomes.add(std::move(made), options.outcomes, /*beside=*/true);
   if (first) {
     sample_bytes = device::storage_bytes(inputs);
@@ -224,7 +243,7 @@ void StepState::add_learned(LearnedStep learned, Circumstances here, const Tenso
   renew_memory();
   outcome().placed = place(placement, Bytes(0));
   use_captured_homes();
-  outcome().placed.graph.fixed = std::max(Bytes(0), level_without(inputs) - Bytes(more));
+  outcome().placed.graph.fixed = level_without(inputs);
 }
 
 // Runs the function as plain training does, within the budget.

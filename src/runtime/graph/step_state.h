@@ -25,11 +25,19 @@ namespace reprise::runtime::internal::graph {
 
 class FollowedRun;
 
+// A Learned is a recording that waits to be measured, with what it is for.
+struct Learned {
+  LearnedStep learned;
+  step::Circumstances here;
+  std::string difference;  // from the recordings before
+};
+
 // A Learning says when a followed step is recorded (followed_step.cc).
 struct Learning {
   step::Audit known;
   std::optional<StepPlanOptions> ahead;  // of a plan that was asked for before there is a recording
-  std::optional<step::Recording> left;   // of the last run, if it left all recordings
+  std::optional<Learned> next;
+  std::optional<step::Recording> left;    // of the last run, if it left all recordings
   std::map<uint64_t, int64_t> seen = {};  // runs without a plan, by the print of what they did
   bool wanted = true;                     // The next run that may be recorded is.
   int64_t pause = 0;                      // number of runs before that
@@ -171,9 +179,9 @@ struct StepState {
   // Runs a followed step: beside a recording, or recorded, or as it is.
   Tensors run_followed(const Tensors& inputs);
   bool bring_fitting(const step::Circumstances& here);
-  Tensors learn(const Tensors& inputs, step::Circumstances here);
-  void add_learned(LearnedStep learned, step::Circumstances here, const Tensors& inputs,
-                   int64_t more);
+  Tensors learn(const Tensors& inputs, const step::Circumstances& here);
+  void note_learned(LearnedStep learned, const step::Circumstances& here, const Tensors& inputs);
+  void make_learned(const step::Circumstances& here, const Tensors& inputs);
   Tensors run_as_it_is(const Tensors& inputs, const std::string& why);
   // Returns the options of a capture within the budget that is known by now, where online mode works.
   CaptureOptions within_budget(c10::Device device) const;
