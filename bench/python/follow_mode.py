@@ -132,6 +132,7 @@ def main() -> None:
     say("This command writes the file again:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
+    say("The network `llama` needs the package transformers beside PyTorch.")
     say("The budget is half of the memory above the parameters, as a share of plain training's")
     say("peak. Times are over plain training's. The step keeps `loss.item()` in a list, but for")
     say("graph mode, which refuses that. The last column counts the calls without a plan.\n")
