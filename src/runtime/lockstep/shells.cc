@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/device/compat.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/step/places.h"
 
@@ -23,7 +24,7 @@ c10::Storage shell(int64_t bytes, c10::Device device) {
 void fill(const c10::Storage& shell, const c10::Storage& bytes) {
   c10::StorageImpl& to = *shell.unsafeGetStorageImpl();
   c10::StorageImpl& from = *bytes.unsafeGetStorageImpl();
-  to.clear_data_ptr_access_error_msg_();
+  device::give_address_again(to);
   to.set_data_ptr_noswap(std::move(from._mutable_data_ptr_no_checks()));
   from.set_data_ptr_noswap({nullptr, from.device()});
 }
