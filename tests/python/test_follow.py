@@ -302,6 +302,21 @@ def test_what_has_no_plan_yet_says_so() -> None:
     assert step.graph.ops
 
 
+def test_a_step_that_has_run_is_planned_and_explained() -> None:
+    twins = Twins(lambda net: lambda x: net(x).square().mean().backward() or x[0])
+    twins.call(0)
+    twins.call(1)
+    result = twins.followed.plan(budget="80%", time_limit=1)
+    report = twins.call(2)
+    assert report.left == 1
+    assert report.measured_peak_bytes == result.plan.peak_bytes <= report.budget_bytes
+    explanation = twins.followed.explain()
+    assert (explanation.lockstep, explanation.lockstep_steps) == ("always", 3)
+    assert "lockstep" in str(explanation)
+    with pytest.raises(TypeError, match="bugdet"):
+        twins.followed.plan(bugdet=1)
+
+
 def test_a_budget_that_nothing_fits_is_an_error() -> None:
     twins = Twins(lambda net: lambda x: net(x).square().mean().backward())
     twins.followed.plan(budget="5%", time_limit=0.1)

@@ -308,8 +308,7 @@ class CapturedStep {
   // Plans the step. Throws BudgetError when the budget is infeasible, with the smallest peak that
   // some plan reaches. An earlier plan stays in force then.
   const PlanResult& plan(const StepPlanOptions& options = {});
-  // For a followed step (CaptureOptions::follow) that has not run yet: plans it so when it has been
-  // recorded, before its second run.
+  // Plans a followed step (CaptureOptions::follow) that has no recording yet, as soon as it has one.
   void plan_ahead(const StepPlanOptions& options);
   // Says whether there is a recording. A followed step has none before its first run.
   bool is_recorded() const;

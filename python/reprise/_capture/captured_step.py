@@ -297,7 +297,7 @@ class CapturedStep(RecordedStep):
         return StepExplanation(
             compared=self._guards.by_kind() | {"settings": tuple(self._native.guards())},
             inputs=self._inputs,
-            input_constants=len(self._recorded.inputs.constants()),
+            input_constants=self._input_constants(),
             host_reads=tuple(self.host_reads()),
             unwatched=self._guards.unwatched(),
             unguarded=self._request.unguarded,
@@ -306,6 +306,10 @@ class CapturedStep(RecordedStep):
             lockstep_steps=report.compared,
             plan=None if plan is None else explain(self.profile(), plan, machine=self.machine()),
         )
+
+    def _input_constants(self) -> int:
+        """Returns how many numbers and texts among the inputs are compared at each call."""
+        return len(self._recorded.inputs.constants())
 
     @in_turn
     def host_reads(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from .._step.turns import Turns
 from .._torch import _runtime
 from ..errors import InputError
 from .captured_step import CapturedStep
+from .explanation import StepExplanation
 from .host_copies import host_copies
 from .request import Request
 
@@ -129,6 +131,14 @@ class FollowedStep(CapturedStep):
         }  # fmt: skip
         self._native.plan_ahead(**plan_options(budget=limit, **(defaults | options)))
         return None
+
+    def explain(self) -> StepExplanation:
+        """Says what the step's plan does. Every call is compared with its recording."""
+        found = super().explain()
+        return dataclasses.replace(found, lockstep="always", lockstep_steps=found.steps)
+
+    def _input_constants(self) -> int:
+        return 0  # The function gets them at each call.
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         function = self._function

@@ -283,7 +283,7 @@ void FollowedRun::record_rest(size_t calls, size_t left_out, const std::vector<H
   }
 }
 
-// What the function does in a backward that has begun already is not seen by online mode.
+// Online mode does not see a backward that has begun already.
 void FollowedRun::go_on_within_budget() {
   const CaptureOptions options = state_.within_budget(state_.recording().device);
   const bool in_backward = torch::autograd::get_current_node() != nullptr;

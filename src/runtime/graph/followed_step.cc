@@ -191,7 +191,7 @@ void StepState::note_learned(LearnedStep learned, const Circumstances& here,
     return;
   }
   learning.next_pause = 1;
-  // What never comes again needs no plan.
+  // A step that never comes again needs no plan.
   if (learning.seen.size() > kMostSeen) learning.seen.clear();
   const int64_t seen = ++learning.seen[step::print_of(learned.recording)];
   if (seen < kSeenBeforePlan && !outcomes.empty()) return;

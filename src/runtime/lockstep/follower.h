@@ -22,8 +22,8 @@ namespace reprise::runtime::internal::lockstep {
 // program writes. A host read gets the number of the recording. The function's call that differs
 // throws InputError, and so do all calls behind it, in case the function catches that.
 //
-// With a replay beside, the function is followed: it gets the numbers of this run, the replay uses
-// the numbers and host data that are others than at capture, and a call that differs is made.
+// If a replay is beside it, the function is followed: it gets the numbers of this run, the replay
+// uses the numbers and host data that are others than at capture, and a call that differs is made.
 class FunctionFollower final : public Taker {
  public:
   // `recording`, `inputs` and what is `beside` outlive the follower.
