@@ -44,6 +44,7 @@ MEASURES = {
     "compile_advice": f"{COMPILE} {NETWORKS}",
     "compile_inductor": f"{COMPILE} {NETWORKS}",
     "compile_networks": f"{COMPILE} {NETWORKS}",
+    "follow_mode": f"{GRAPH_MODE} src/runtime/online src/runtime/lockstep {NETWORKS}",
     "frozen_on_disk": FAR,
     "graph_levels": f"{LEVEL_PLANS} bench/graph_plan/networks.cc bench/graph_plan/tape.cc",
     "graph_levels_zoo": f"{LEVEL_PLANS} src/training/zoo",
