@@ -10,6 +10,7 @@ import follow_schedules
 import follow_state
 import follow_structure
 import follow_tools
+import follow_updates
 from follow_harness import PROGRAMS
 
 FILES = (
@@ -21,5 +22,6 @@ FILES = (
     follow_state,
     follow_structure,
     follow_tools,
+    follow_updates,
 )
 __all__ = ["FILES", "PROGRAMS"]

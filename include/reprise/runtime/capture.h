@@ -80,7 +80,7 @@ struct CaptureOptions {
   // are new; up to `outcomes` recordings are kept. A step that cannot be recorded runs as it is. It
   // is not for steps of a process group, for share_work and for other_devices.
   bool follow = false;
-  // Whether touch_gradients() is called whenever the function looks at a .grad. Without that, a
+  // Whether touch_gradient() is called whenever the function looks at a .grad. Without that, a
   // followed run that begins while gradients are there runs as it is.
   bool tells_gradients = false;
   // The limit on all CPU bytes of tensors while the step is captured, a number of bytes. The step is
@@ -426,8 +426,9 @@ at::Tensor host_copy(const at::Tensor& tensor);
 // Lets the step that runs on this thread go on as plain training runs it: the function reads the
 // random state, for example.
 void leave_recording(const std::string& reason);
-// Does the same if gradients were there when the run began, because the function looks at one.
-void touch_gradients();
+// Says that the function looks at the .grad of this leaf, or sets it. A gradient from before the run is
+// there then. The run leaves its plan if the step has made another one by now.
+void touch_gradient(const at::Tensor& leaf);
 
 // Captures a step at plain training's memory, or within CaptureOptions::budget. Runs the step
 // CaptureOptions::runs times on `sample`, to see which bytes each operation touches and to record it.

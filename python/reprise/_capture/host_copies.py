@@ -75,7 +75,7 @@ def _touching(name: str) -> Callable[..., Any]:
 
     def accessor(*arguments: Any) -> Any:
         if getattr(_following, "depth", 0) > 0:
-            _runtime.touch_gradients()
+            _runtime.touch_gradient(arguments[0])
         return access(*arguments)
 
     return accessor

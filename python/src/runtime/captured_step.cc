@@ -311,7 +311,7 @@ class CapturedStep {
 void bind_captured_step(py::module_& m) {
   m.def("host_copy", &rt::host_copy, py::arg("tensor"));
   m.def("leave_recording", &rt::leave_recording, py::arg("reason"));
-  m.def("touch_gradients", &rt::touch_gradients);
+  m.def("touch_gradient", &rt::touch_gradient, py::arg("leaf"));
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const py::kwargs&>(), py::arg("step"),
            py::arg("sample"), capture_table().names().c_str())

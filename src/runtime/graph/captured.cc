@@ -23,13 +23,27 @@ using step::tensor_on;
 
 namespace {
 
-Tensors written(const Recording& recording) {
-  std::set<int32_t> all;
-  for (const Call& call : recording.calls) all.insert(call.effects.begin(), call.effects.end());
-  Tensors tensors;
-  for (const int32_t e : all) {
-    tensors.push_back(recording.externals[e].tensor);
+std::map<int32_t, at::Tensor> written(const Recording& recording) {
+  std::map<int32_t, at::Tensor> all;
+  for (const Call& call : recording.calls) {
+    for (const int32_t e : call.effects) all.emplace(e, recording.externals[e].tensor);
   }
+  return all;
+}
+
+// Returns what is written if parameters are among it, or nothing.
+std::map<int32_t, at::Tensor> written_with_parameters(const Recording& recording) {
+  std::map<int32_t, at::Tensor> all = written(recording);
+  const bool any = std::any_of(all.begin(), all.end(), [&](const auto& one) {
+    return recording.externals[one.first].requires_grad;
+  });
+  return any ? all : std::map<int32_t, at::Tensor>();
+}
+
+Tensors written_without_parameters(const Recording& recording) {
+  Tensors tensors;
+  if (!written_with_parameters(recording).empty()) return tensors;
+  for (const auto& [e, tensor] : written(recording)) tensors.push_back(tensor);
   return tensors;
 }
 
@@ -56,9 +70,13 @@ Tensors externals_of(const Recording& recording) {
 }  // namespace
 
 Effects::Effects(const Recording& recording)
-    : tensors_(written(recording)), memory_(memory_of(tensors_)), kept_(memory_) {}
+    : tensors_(written_without_parameters(recording)),
+      memory_(memory_of(tensors_)),
+      kept_(memory_),
+      parameters_(written_with_parameters(recording)) {}
 
 void Effects::save() {
+  images_.clear();
   const bool all_there = std::equal(tensors_.begin(), tensors_.end(), memory_.begin(),
                                     [](const at::Tensor& tensor, const at::Tensor& memory) {
                                       return tensor.storage().is_alias_of(memory.storage());
@@ -69,6 +87,18 @@ void Effects::save() {
     memory_ = std::move(memory);
   }
   kept_.save();
+}
+
+void Effects::save_before(const step::Work& work) {
+  if (!has_parameters()) return;
+  for (const int32_t e : work.effects) {
+    if (!images_.contains(e)) images_.emplace(e, step::copy_to_host(parameters_.at(e).storage()));
+  }
+}
+
+void Effects::restore() const {
+  kept_.restore();
+  for (const auto& [e, bytes] : images_) step::copy_from_host(bytes, parameters_.at(e).storage());
 }
 
 Captured::Captured(Circumstances now, StepProgram made)

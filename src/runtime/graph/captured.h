@@ -2,6 +2,8 @@
 // itself.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 
 #include "reprise/runtime/capture.h"
@@ -9,21 +11,31 @@
 #include "runtime/graph/step_program.h"
 #include "runtime/state/value_keeper.h"
 #include "runtime/step/circumstances.h"
+#include "runtime/step/storage_bytes.h"
+#include "runtime/step/work.h"
 
 namespace reprise::runtime::internal::graph {
 
 // Effects are what the step writes outside itself. They are saved before a run, to undo a run that
-// fails.
+// fails. A step that writes parameters has large ones: they are only saved while the function runs
+// beside the plan (save_before()), and dropped behind the run.
 class Effects {
  public:
   explicit Effects(const step::Recording& recording);
-  // Saves the bytes that are there now. A tensor may have other data than at capture.
+  // Saves the bytes that are there now, unless the step writes parameters. A tensor may have other
+  // data than at capture.
   void save();
-  void restore() const { kept_.restore(); }
+  // Saves what the work writes, if that is not saved yet.
+  void save_before(const step::Work& work);
+  void restore() const;
+  bool has_parameters() const { return !parameters_.empty(); }
 
  private:
   Tensors tensors_, memory_;
   state::ValueKeeper kept_;
+  // By external, if the step writes parameters: a tensor that lies there, and its bytes.
+  std::map<int32_t, at::Tensor> parameters_;
+  std::map<int32_t, step::HostBytes> images_;
 };
 
 // A Captured stays where it is, because the replay refers to the program, which nothing changes any

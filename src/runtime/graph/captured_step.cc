@@ -18,6 +18,7 @@
 #include "runtime/graph/shared_work.h"
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
+#include "runtime/step/gradients_aside.h"
 #include "runtime/transfer/choose.h"
 
 namespace reprise::runtime {
@@ -354,7 +355,9 @@ at::Tensor host_copy(const at::Tensor& tensor) { return internal::step::host_cop
 
 void leave_recording(const std::string& reason) { internal::lockstep::leave_recording(reason); }
 
-void touch_gradients() { internal::lockstep::touch_gradients(); }
+void touch_gradient(const at::Tensor& leaf) {
+  if (!internal::lockstep::touch_gradient(leaf)) internal::step::touch_gradient(leaf);
+}
 
 int64_t CapturedStep::overhead_count() const { return state_->overheads.count(); }
 

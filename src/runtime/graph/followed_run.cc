@@ -1,5 +1,7 @@
 #include "runtime/graph/followed_run.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_local_scalar_dense.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -31,6 +33,7 @@ using step::Works;
 namespace {
 
 constexpr size_t kNoEntry = std::numeric_limits<size_t>::max();
+constexpr size_t kSmallState = 64;  // bytes
 
 bool same_arguments(const Call& a, const Call& b) {
   return std::equal(a.arguments.begin(), a.arguments.end(), b.arguments.begin(), b.arguments.end(),
@@ -93,6 +96,13 @@ bool begin_alike(const Recording& a, const Recording& b, size_t calls, size_t le
   return true;
 }
 
+void note_dropped(Recording& recording, const std::vector<at::Tensor>& leaves) {
+  for (step::LeafGradient& leaf : recording.gradients) {
+    const auto is_it = [&](const at::Tensor& seen) { return seen.is_same(leaf.target); };
+    if (std::any_of(leaves.begin(), leaves.end(), is_it)) leaf.arrival = step::Arrival::kReplaced;
+  }
+}
+
 CallsOfPlan calls_of(const Outcome& outcome) {
   const StepProgram& program = outcome.captured->program;
   const size_t calls = program.step.recording.calls.size();
@@ -135,7 +145,7 @@ void FollowedRun::call() {
   try {
     followed = lockstep::follow(state_.recording(), state_.step, inputs_,
                                 parameters_of(state_.options), *this);
-    if (rest_) learn(followed.outputs);
+    if (rest_) learn(followed);
     if (within_) within_->end();
   } catch (...) {
     thrown = within_ ? within_->reason_of(std::current_exception()) : std::current_exception();
@@ -149,9 +159,10 @@ void FollowedRun::call() {
   held_ = std::move(followed.held);
 }
 
-void FollowedRun::learn(const Tensors& outputs) {
+void FollowedRun::learn(const lockstep::Followed& followed) {
   try {
-    learned_ = rest_->finish(outputs);
+    learned_ = rest_->finish(followed.outputs);
+    note_dropped(*learned_, followed.seen);
   } catch (const InputError&) {  // It cannot be replayed, and it has run.
   }
 }
@@ -172,12 +183,74 @@ Tensors FollowedRun::give(const Tensors& outputs) {
 void FollowedRun::advance_through(size_t call) {
   const size_t entry = calls_.entries.at(call);
   if (entry == kNoEntry) throw InternalError("a plan leaves out what the host reads");
+  // The function may still do something else, and then all of this is taken back.
+  const StepProgram& program = state_.captured().program;
+  const auto& entries = state_.outcome().program->entries();
+  for (size_t e = run_.position(); e <= entry; ++e) {
+    if (entries[e].kind != ActionKind::kRun) continue;
+    const int32_t work = program.lowered.works[entries[e].run.op][entries[e].run.variant];
+    state_.captured().effects.save_before(program.step.works.all[work]);
+  }
   run_.advance(entry + 1);
 }
 
 c10::IValue FollowedRun::number(size_t guard) {
+  const Call& call = state_.recording().calls[guard];
+  if (auto number = number_of_state(call)) return *std::move(number);
   advance_through(guard);
-  return given_.of(state_.recording().calls[guard]);
+  return given_.of(call);
+}
+
+// An optimizer counts its steps in small tensors, which it writes in their place, and reads the
+// counts. The replay need not advance through the whole backward for them: this returns the number
+// if the calls that write the tensor read nothing else but what the step leaves alone.
+std::optional<c10::IValue> FollowedRun::number_of_state(const Call& guard) {
+  const Recording& recording = state_.recording();
+  const step::TensorRef& read = guard.arguments.at(0).tensors.at(0);
+  if (guard.arguments.size() != 2 || read.memory != step::Memory::kExternal) return std::nullopt;
+  const at::Tensor& state = recording.externals[read.index].tensor;
+  if (!state.defined() || !state.is_cpu() || state.storage().nbytes() > kSmallState) {
+    return std::nullopt;
+  }
+  const Changes& changes = state_.captured().replay.changes();
+  const c10::Storage copy = step::literal_of(state).tensor.storage();
+  const auto storage_of = [&](int32_t e) -> std::optional<c10::Storage> {
+    if (e == read.index) return copy;
+    const auto other = changes.externals.find(e);
+    if (other != changes.externals.end()) return other->second.first;
+    const step::External& external = recording.externals[e];
+    if (external.input >= 0 || writes(recording, e)) return std::nullopt;
+    return external.tensor.storage();
+  };
+  const c10::impl::ForceDispatchKeyGuard as_called(run_.keys());
+  const step::ReplayScope scope;
+  const at::NoGradGuard no_grad;
+  for (size_t c = 0; &recording.calls[c] != &guard; ++c) {
+    const Call& call = recording.calls[c];
+    if (std::find(call.effects.begin(), call.effects.end(), read.index) == call.effects.end()) {
+      continue;
+    }
+    if (calls_.entries[c] < run_.position()) continue;  // The replay has done it.
+    torch::jit::Stack stack;
+    for (size_t a = 0; a < call.arguments.size(); ++a) {
+      const Argument& argument = call.arguments[a];
+      if (argument.kind == step::ArgumentKind::kConstant) {
+        const auto changed = changes.numbers.find({c, a});
+        stack.push_back(changed == changes.numbers.end() ? argument.constant : changed->second);
+        continue;
+      }
+      const auto& tensors = argument.tensors;
+      if (argument.kind != step::ArgumentKind::kTensor ||
+          tensors.at(0).memory != step::Memory::kExternal) {
+        return std::nullopt;
+      }
+      const auto storage = storage_of(tensors[0].index);
+      if (!storage) return std::nullopt;
+      stack.emplace_back(step::tensor_on(*storage, tensors[0].geometry));
+    }
+    call.op.callBoxed(stack);
+  }
+  return at::_local_scalar_dense(step::tensor_on(copy, read.geometry));
 }
 
 void FollowedRun::expect(size_t guard) { advance_through(guard); }
@@ -245,7 +318,7 @@ void FollowedRun::take_back() {
 }
 
 void FollowedRun::leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
-                        const std::string& difference) {
+                        const std::string& difference, bool adds) {
   difference_ = difference;
   take_back();
   if (state_.homes) {
@@ -255,7 +328,7 @@ void FollowedRun::leave(size_t calls, size_t left_out, const std::vector<HeldShe
   reset_peak(state_.recording().device);
   go_on_within_budget();
   walk(calls, shells);
-  record_rest(calls, left_out, shells);
+  if (!adds) record_rest(calls, left_out, shells);
 }
 
 // Records what follows, so that the whole is known. It does not see a backward that has begun.

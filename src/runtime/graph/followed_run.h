@@ -15,6 +15,7 @@
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/plan_run.h"
 #include "runtime/lockstep/beside.h"
+#include "runtime/lockstep/lockstep.h"
 #include "runtime/online/within.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/first_calls.h"
@@ -61,14 +62,15 @@ class FollowedRun final : public lockstep::ReplayBeside {
   bool use(size_t external, const at::Tensor& tensor, int64_t later) override;
   const step::Recording* other(size_t calls, size_t left_out) override;
   void leave(size_t calls, size_t left_out, const std::vector<lockstep::HeldShell>& shells,
-             const std::string& difference) override;
+             const std::string& difference, bool adds) override;
   // Returns the recording of a step that has left, if it can be replayed.
   std::optional<step::Recording> take_learned() { return std::move(learned_); }
 
  private:
   void advance_through(size_t call);
+  std::optional<c10::IValue> number_of_state(const step::Call& guard);
   void take_back();
-  void learn(const Tensors& outputs);
+  void learn(const lockstep::Followed& followed);
   void go_on_within_budget();
   void record_rest(size_t calls, size_t left_out, const std::vector<lockstep::HeldShell>& shells);
   void walk(size_t calls, const std::vector<lockstep::HeldShell>& shells);
@@ -92,6 +94,9 @@ class FollowedRun final : public lockstep::ReplayBeside {
   std::vector<lockstep::HeldShell> held_;
   std::string difference_;
 };
+
+// Notes that the step drops the gradients that these leaves have before it.
+void note_dropped(step::Recording& recording, const std::vector<at::Tensor>& leaves);
 
 // Does what the optimizer, which may be null, does behind a step that ran without a plan.
 void update_all(ParameterOptimizer* optimizer);

@@ -15,6 +15,7 @@
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/online/within.h"
+#include "runtime/step/gradients_aside.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -38,6 +39,16 @@ bool any_gradient(const step::Recording& recording) {
                      [](const step::LeafGradient& leaf) {
                        return leaf.input < 0 && leaf.target.grad().defined();
                      });
+}
+
+// Says whether the gradients of the last run do not lie beside the measurement of this recording, as
+// they would not lie beside the step.
+bool can_be_measured(const step::Recording& recording, const Tensors& inputs) {
+  const auto drops = [](const step::LeafGradient& leaf) {
+    return leaf.arrival == step::Arrival::kReplaced;
+  };
+  if (std::any_of(recording.gradients.begin(), recording.gradients.end(), drops)) return true;
+  return !any_gradient(recording) && !any_gradient(inputs);
 }
 
 // Says whether the two say the same of a step. Host data may be others in each run.
@@ -108,7 +119,7 @@ bool StepState::bring_fitting(const Circumstances& here) {
 Tensors StepState::run_followed(const Tensors& inputs) {
   if (device_of(inputs).is_cpu()) install_cpu_allocator();
   const Circumstances here(inputs, options);
-  if (learning.next && !any_gradient(learning.next->learned.recording) && !any_gradient(inputs)) {
+  if (learning.next && can_be_measured(learning.next->learned.recording, inputs)) {
     make_learned(here, inputs);
   }
   const bool fits = bring_fitting(here);
@@ -116,12 +127,12 @@ Tensors StepState::run_followed(const Tensors& inputs) {
                          (fits && any_gradient(recording()));
   const bool pauses = learning.pause > 0;
   if (pauses) --learning.pause;
-  if (!gradients && !pauses && (learning.wanted || !fits)) return learn(inputs, here);
-  if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
   // An optimizer inside the step uses gradients up, so it has none from before in a plan.
   if (gradients && (!options.tells_gradients || options.optimizer)) {
     return run_as_it_is(inputs, "there are gradients from before");
   }
+  if (!pauses && (learning.wanted || !fits)) return learn(inputs, here);
+  if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
   if (learning.ahead) {
     StepPlanOptions wanted = *learning.ahead;
     // The training waits for the search, so the search takes no more than some steps.
@@ -153,22 +164,37 @@ Tensors StepState::learn(const Tensors& inputs, const Circumstances& here) {
   const CaptureOptions within = within_budget(device_of(inputs));
   report.budget = known(within.budget);
   const step::AsFollowed followed(true);
+  step::GradientsAside gradients;
+  for (const at::Tensor& parameter : parameters_of(options)) gradients.take(parameter);
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.is_leaf()) gradients.take(input);
+  }
+  const step::ShowingGradients showing(gradients);
   try {
     reset_peak(device_of(inputs));
     const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
     LearnedStep learned = learn_step(function, inputs, within, scrutiny, learning.known);
     report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
+    if (gradients.is_mixed()) {
+      throw InputError("the function looks at a gradient that was there before");
+    }
+    note_dropped(learned.recording, gradients.seen());
+    gradients.add();
     if (learned.complete) {
       note_learned(std::move(learned), here, inputs);
     } else {
       learning.wanted = true;
     }
   } catch (const InputError& error) {
+    gradients.add();
     if (!done) throw;
     report.last_difference = error.what();
     learning.pause = learning.next_pause;
-    learning.next_pause = std::min(kLongestPause, 4 * learning.next_pause);
+    learning.next_pause = std::clamp<int64_t>(4 * learning.next_pause, 1, kLongestPause);
     learning.wanted = true;
+  } catch (...) {
+    gradients.add();
+    throw;
   }
   update_all(options.optimizer.get());
   report.predicted_peak = Bytes(0);

@@ -20,6 +20,7 @@ using rewrite::VariantName;
 using step::add_once;
 using step::Argument;
 using step::Call;
+using step::externals_of;
 using step::Filling;
 using step::is_host_read;
 using step::LeafGradient;
@@ -47,7 +48,8 @@ class Lowering {
         costs_(costs),
         variants_(recording_.calls.size()),
         realizations_(recording_.calls.size()),
-        parameter_(recording_.externals.size(), -1) {
+        version_(recording_.externals.size(), -1),
+        versioned_(step::versioned(recording_)) {
     for (const CallVariant& variant : alternatives_.variants) {
       variants_[variant.call].push_back(&variant);
     }
@@ -60,6 +62,7 @@ class Lowering {
     }
     find_needed();
     find_effects();
+    find_early_guards();
     follow_ups_ = follow_ups_of(step, needed_);
   }
 
@@ -83,8 +86,10 @@ class Lowering {
     const size_t loss = find_loss();
     op_of_.assign(recording_.calls.size(), -1);
     if (!updates_.each.empty()) add_parameters();
+    if (works_.before >= 0) add_state();
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
-      if (needed_[c]) add_call(c, c == loss);
+      if (needed_[c] && !is_early_[c]) add_call(c, c == loss);
+      for (const size_t guard : early_guards_[c]) add_call(guard, guard == loss);
       for (const auto& [realization, piece] : realizations_[c]) add_piece(*realization, *piece);
       for (const FollowUp& follow_up : follow_ups_[c]) add_follow_up(follow_up);
     }
@@ -140,22 +145,36 @@ class Lowering {
   void find_effects() {
     users_.assign(recording_.externals.size(), 0);
     written_.assign(recording_.externals.size(), false);
+    writers_.resize(recording_.externals.size());
+    last_user_.assign(recording_.externals.size(), 0);
     for (size_t c = 0; c < recording_.calls.size(); ++c) {
       if (!needed_[c]) continue;
-      for (const int32_t e : externals_of(recording_.calls[c])) ++users_[e];
-      for (const int32_t e : recording_.calls[c].effects) written_[e] = true;
+      for (const int32_t e : externals_of(recording_.calls[c])) {
+        ++users_[e];
+        last_user_[e] = c;
+      }
+      for (const int32_t e : recording_.calls[c].effects) {
+        written_[e] = !versioned_[e];
+        if (versioned_[e]) writers_[e].push_back(c);
+      }
     }
   }
 
-  static std::set<int32_t> externals_of(const Call& call) {
-    std::set<int32_t> all(call.effects.begin(), call.effects.end());
-    for (const Argument& argument : call.arguments) {
-      if (argument.shape_only) continue;
-      for (const TensorRef& ref : argument.tensors) {
-        if (ref.memory == Memory::kExternal) all.insert(ref.index);
-      }
+  // A number that the function gets stands behind the calls that make its value. So a loss that the
+  // function reads at its end, behind the updates of its parameters, is there before them.
+  void find_early_guards() {
+    is_early_.assign(recording_.calls.size(), false);
+    early_guards_.resize(recording_.calls.size());
+    for (size_t c = 0; c < recording_.calls.size(); ++c) {
+      const Call& call = recording_.calls[c];
+      if (!step::is_guard(call) || step::expects_number(call)) continue;
+      const std::vector<int32_t> reads = values_read(works_.all[c]);
+      if (reads.empty() || !externals_of(call).empty()) continue;
+      int32_t maker = 0;
+      for (const int32_t v : reads) maker = std::max(maker, recording_.values[v].maker);
+      is_early_[c] = true;
+      early_guards_[maker].push_back(c);
     }
-    return all;
   }
 
   // A batch norm whose statistics nobody else touches can run again without them.
@@ -220,6 +239,42 @@ class Lowering {
       add_variant(op, variant->name, variant->work, Role::kAny, variant->exactness);
       if (variant->memory > 0) read_on_device(op.variants.back(), *variant);
     }
+    for (const int32_t e : call.effects) {
+      if (versioned_[e]) add_version(op, c, e);
+    }
+    result_.graph.ops.push_back(std::move(op));
+  }
+
+  // Lets the op write a versioned external in its place: nothing reads the version before any more.
+  void add_version(Op& op, size_t c, int32_t e) {
+    const ValueIndex before = version_[e];
+    const bool goes_on = last_user_[e] > c;
+    if (goes_on) version_[e] = add_state_value(fmt::format("{}.state{}", op.id, e));
+    for (Variant& variant : op.variants) {
+      add_once(variant.reads, before);
+      variant.consumes.push_back(before);
+      if (goes_on) variant.writes.push_back(version_[e]);
+    }
+  }
+
+  ValueIndex add_state_value(std::string name) {
+    result_.graph.values.push_back({std::move(name), Bytes(0), ValueKind::kState});
+    result_.step_value_of.push_back(-1);
+    return static_cast<ValueIndex>(result_.graph.values.size()) - 1;
+  }
+
+  // Adds the op that makes the first versions of what calls write in its place.
+  void add_state() {
+    Op op;
+    op.id = fmt::format("{}:state", result_.graph.ops.size());
+    op.once = true;
+    op.variants.emplace_back();
+    for (size_t e = 0; e < versioned_.size(); ++e) {
+      if (writers_[e].empty()) continue;
+      version_[e] = add_state_value(fmt::format("state{}", e));
+      op.variants[0].writes.push_back(version_[e]);
+    }
+    result_.works.push_back({works_.before});
     result_.graph.ops.push_back(std::move(op));
   }
 
@@ -232,10 +287,20 @@ class Lowering {
     }
   }
 
-  // Says whether all calls that the realization stands for are needed.
+  // Says whether all calls that the realization stands for are needed, and read the same versions of
+  // what the step writes in its place.
   bool stands(const CallRealization& realization) const {
-    return std::all_of(realization.calls.begin(), realization.calls.end(),
-                       [&](int32_t c) { return needed_[c]; });
+    const auto [first, last] =
+        std::minmax_element(realization.calls.begin(), realization.calls.end());
+    const auto is_between = [&](size_t writer) {
+      return writer >= static_cast<size_t>(*first) && writer <= static_cast<size_t>(*last);
+    };
+    return std::all_of(realization.calls.begin(), realization.calls.end(), [&](int32_t c) {
+      const std::vector<int32_t> externals = externals_of(recording_.calls[c]);
+      return needed_[c] && std::none_of(externals.begin(), externals.end(), [&](int32_t e) {
+               return std::any_of(writers_[e].begin(), writers_[e].end(), is_between);
+             });
+    });
   }
 
   void add_piece(const CallRealization& realization, const CallRealization::Piece& piece) {
@@ -276,11 +341,8 @@ class Lowering {
     op.once = true;
     op.variants.emplace_back();
     for (const Update& update : updates_.each) {
-      const auto value = static_cast<ValueIndex>(result_.graph.values.size());
-      parameter_[update.external] = value;
-      result_.graph.values.push_back({update.name, Bytes(0), ValueKind::kState});
-      result_.step_value_of.push_back(-1);
-      op.variants[0].writes.push_back(value);
+      version_[update.external] = add_state_value(update.name);
+      op.variants[0].writes.push_back(version_[update.external]);
     }
     result_.works.push_back({updates_.before});
     result_.graph.ops.push_back(std::move(op));
@@ -331,7 +393,7 @@ class Lowering {
   // Lets the variant read and consume the parameter from before its update. No later op may read
   // that.
   void take(Variant& variant, const Update& update) const {
-    const ValueIndex before = parameter_[update.external];
+    const ValueIndex before = version_[update.external];
     variant.reads.push_back(before);
     variant.consumes.push_back(before);
   }
@@ -383,8 +445,7 @@ class Lowering {
     variant.workspace = costs_[w].workspace;
     variant.reads = in_graph(values_read(work));
     for (const int32_t e : externals_read(work)) {
-      const ValueIndex parameter = parameter_[e];
-      if (parameter >= 0) variant.reads.push_back(parameter);
+      if (version_[e] >= 0) variant.reads.push_back(version_[e]);
     }
     variant.writes = in_graph(writes);
     for (const auto& [now, before] : work.overwrites) {
@@ -427,15 +488,20 @@ class Lowering {
       realizations_;  // by call: the pieces that stand behind it
   std::map<const CallRealization*, std::vector<OpIndex>> pieces_;
   std::vector<std::vector<FollowUp>> follow_ups_;  // by call
-  std::vector<ValueIndex> parameter_;       // by external: its value before the update; -1: none
+  std::vector<ValueIndex> version_;                // by external: the version in force; -1: none
+  std::vector<bool> versioned_;                    // by external
+  std::vector<std::vector<size_t>> writers_;       // by external that is versioned: calls
+  std::vector<size_t> last_user_;                  // by external: the last call that touches it
   std::vector<ValueIndex> external_value_;  // by external: its value for other devices; -1: none
   std::vector<OpIndex> update_ops_;         // and the waits before them
   std::vector<OpIndex> late_waits_;         // by bucket
   std::vector<bool> needed_;                // by call
-  std::vector<int32_t> users_;              // by external: the number of calls that touch it
-  std::vector<bool> written_;               // by external
-  std::vector<int32_t> value_of_;           // by step value
-  std::vector<OpIndex> op_of_;              // by call
+  std::vector<bool> is_early_;              // by call: a guard that stands behind an earlier call
+  std::vector<std::vector<size_t>> early_guards_;  // by call: those that stand behind it
+  std::vector<int32_t> users_;                     // by external: the number of calls that touch it
+  std::vector<bool> written_;                      // by external: written, and not versioned
+  std::vector<int32_t> value_of_;                  // by step value
+  std::vector<OpIndex> op_of_;                     // by call
   LoweredStep result_;
 };
 

@@ -44,6 +44,7 @@ PlanRun::PlanRun(StepState& state, const Tensors& inputs, std::optional<int64_t>
 
 void PlanRun::begin() {
   begun_ = true;
+  state_.memory.evacuate();
   reset_peak(state_.recording().device);
   live_before_ = memory_count(state_.recording().device).live;
   other_peaks_.emplace(state_.captured().program.lowered.devices);

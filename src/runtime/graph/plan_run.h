@@ -42,6 +42,8 @@ class PlanRun {
   int64_t live_before() const { return live_before_; }
   // Returns the dispatch keys of the thread, as the step was called.
   const c10::impl::LocalDispatchKeySet& keys() const { return keys_; }
+  // Returns how many entries of the plan have run.
+  size_t position() const { return position_; }
   // Walks to the end, and returns the outputs.
   Tensors finish();
   // Drops all that was computed. The next advance begins anew.

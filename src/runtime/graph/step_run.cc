@@ -143,10 +143,11 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
 // Replays the outcome in front. If it reads other numbers than at its capture, returns nothing and
 // sets `miss`; all is then as before.
 std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<ReadMiss>& miss) {
-  begin_gradients(recording(), inputs);
+  if (!options.follow) begin_gradients(recording(), inputs);
   const StepUnderWay under_way;
   for (const auto& use : captured().program.step.codecs) use->check = codec_check;
-  memory.evacuate();
+  // A function that is followed may drop what lies in the arena before the plan needs the place.
+  if (!options.follow || !recording().device.is_cpu()) memory.evacuate();
   use_captured_homes();
   updater().begin();
   if (homes) homes->park();
@@ -154,7 +155,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   if (is_compared() && compares_first()) compare(inputs);
 
   const c10::Device device = recording().device;
-  const int64_t live = memory_count(device).live;
+  const int64_t live = memory_count(device).live - dropped_gradients().count();
   const Bytes expected = foreseen();  // It is not there in this run.
   const int64_t uncounted = (level_without(inputs) - expected).count() + sample_bytes +
                             captured().program.lowered.external_bytes.count() - live;
@@ -168,6 +169,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   captured().effects.save();
   Tensors outputs;
   std::vector<Delivery> gradients;
+  bool is_replayed = !options.follow;  // The function has ended, and nothing is saved any more.
   try {
     const auto limit = limited ? std::optional(report.budget.count() - uncounted) : std::nullopt;
     PlanRun run(*this, inputs, limit);
@@ -175,6 +177,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     if (options.follow) {
       followed.emplace(*this, run, inputs, random, limit);
       followed->call();
+      is_replayed = true;
       if (followed->has_left()) {
         outputs = end_left(*followed, Bytes(uncounted));
         return outputs;
@@ -209,7 +212,8 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     random.restore();
     captured().effects.restore();
     renew_memory();
-    const std::string updated = updater().updated();
+    const bool all_unknown = is_replayed && captured().effects.has_parameters();
+    const std::string updated = all_unknown ? "those that it writes" : updater().updated();
     if (!updated.empty()) rethrow_after_updates(updated);
     throw;
   }

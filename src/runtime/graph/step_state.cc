@@ -169,8 +169,25 @@ Bytes StepState::level_without(const Tensors& inputs) const {
   }
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
   if (homes) level -= homes->bytes_here();  // They leave before the next run.
+  level -= dropped_gradients().count();
   const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.external_bytes.count();
   return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside() + foreseen();
+}
+
+// Returns the bytes of gradients that a function which is followed drops before the plan runs.
+Bytes StepState::dropped_gradients() const {
+  Bytes all;
+  if (!options.follow) return all;
+  std::set<const void*> storages;
+  for (const step::LeafGradient& leaf : recording().gradients) {
+    if (leaf.arrival != step::Arrival::kReplaced || leaf.input >= 0) continue;
+    const at::Tensor& gradient = leaf.target.grad();
+    if (!gradient.defined() || !gradient.has_storage()) continue;
+    const c10::Storage& storage = gradient.storage();
+    if (!storages.insert(storage.unsafeGetStorageImpl()).second) continue;
+    all += Bytes(device::counted_bytes(static_cast<int64_t>(storage.nbytes()), gradient.device()));
+  }
+  return all;
 }
 
 Bytes StepState::outputs_beside() const {

@@ -41,7 +41,7 @@ struct Learning {
   std::map<uint64_t, int64_t> seen = {};  // runs without a plan, by the print of what they did
   bool wanted = true;                     // The next run that may be recorded is.
   int64_t pause = 0;                      // number of runs before that
-  int64_t next_pause = 1;                 // behind the next recording that brings nothing new
+  int64_t next_pause = 0;                 // behind the next recording that brings nothing new
 };
 
 struct StepState {
@@ -115,6 +115,7 @@ struct StepState {
   void fix_share(StepPlanOptions& wanted, const Graph& problem) const;
   // Returns the bytes that the step's outputs need beside an arena on a device, where the memory of
   // the arena stays when they leave it. On the CPU its pages change hands with them.
+  Bytes dropped_gradients() const;
   Bytes outputs_beside() const;
   Graph graph_now() const;
   Bytes room() const { return room_of(graph(), outcome().plan->result, outcome().drift); }

@@ -42,9 +42,10 @@ class ReplayBeside {
   // that one are the same (`calls`, and so many that were left out); null if there is none.
   virtual const step::Recording* other(size_t calls, size_t left_out) = 0;
   // There is no such recording. Runs the calls before this one and gives bytes to the shells, so
-  // that the function goes on by itself.
+  // that the function goes on by itself. If it `adds` to gradients from before, what follows is no
+  // recording for other runs.
   virtual void leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
-                     const std::string& difference) = 0;
+                     const std::string& difference, bool adds) = 0;
 };
 
 }  // namespace reprise::runtime::internal::lockstep

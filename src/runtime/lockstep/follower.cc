@@ -49,16 +49,23 @@ class Differs : public InputError {
   using InputError::InputError;
 };
 
+// Says whether the two are numbers of one type, or lists of as many of them.
+bool are_alike(const c10::IValue& a, const c10::IValue& b) {
+  if (!a.isList() || !b.isList()) return a.tagKind() == b.tagKind() && !a.isNone();
+  const auto x = a.toListRef().vec(), y = b.toListRef().vec();
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), are_alike);
+}
+
 // Says whether an argument is a number that has no effect on the shape and the type of a result.
 bool may_be_another_number(const Call& call, size_t argument, const c10::IValue& now) {
   const std::string& name = call.op.operator_name().name;
   if (name.starts_with("aten::arange") || name.starts_with("aten::range")) return false;
   c10::TypePtr type = call.op.schema().arguments()[argument].type();
   if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (const auto list = type->cast<c10::ListType>()) type = list->getElementType();
   const bool number =
       type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
-  const c10::IValue& before = call.arguments[argument].constant;
-  return number && before.tagKind() == now.tagKind() && !now.isNone();
+  return number && are_alike(call.arguments[argument].constant, now);
 }
 
 bool holds_tensors(const c10::IValue& value) {
@@ -131,6 +138,11 @@ FunctionFollower::Next FunctionFollower::peek() const {
   return {&recording_->calls[c], static_cast<int32_t>(c), false};
 }
 
+// Returns how many calls the function has made. A number that it got last stands behind its guard.
+size_t FunctionFollower::calls_done() const {
+  return left_out_ == 0 ? call_ : std::max(call_, recording_->left_out[left_out_ - 1].before);
+}
+
 void FunctionFollower::advance(const Next& next) {
   ++number_;
   if (next.position < 0) {
@@ -198,7 +210,7 @@ void FunctionFollower::take(const c10::OperatorHandle& op, torch::jit::Stack& st
 
 // Goes on beside another recording of what the function has done so far, if there is one.
 bool FunctionFollower::begin_other() {
-  const Recording* other = beside_->other(call_, left_out_);
+  const Recording* other = beside_->other(calls_done(), left_out_);
   if (other == nullptr) return false;
   difference_.clear();
   begin(*other);
@@ -208,12 +220,15 @@ bool FunctionFollower::begin_other() {
 void FunctionFollower::leave(const std::string& difference) {
   if (left_ || beside_ == nullptr) return;
   left_ = true;
-  beside_->leave(call_, left_out_, held(), difference);
+  const bool adds = gradients_aside_ != nullptr &&
+                    (gradients_aside_->has_unseen() || gradients_aside_->is_mixed());
+  beside_->leave(calls_done(), left_out_, held(), difference, adds);
   on_leaving_();
 }
 
-void FunctionFollower::touch_gradients() {
-  if (gradients_aside_) leave("the function looks at a gradient that was there before");
+void FunctionFollower::touch_gradient(const at::Tensor& leaf) {
+  if (left_ || gradients_aside_ == nullptr || gradients_aside_->show(leaf)) return;
+  leave("the function looks at a gradient that was there before");
 }
 
 void FunctionFollower::end(const Tensors& outputs) {
@@ -240,6 +255,11 @@ void FunctionFollower::look_at_held() {
     return leave(fmt::format("the function keeps the result of {}{}, and the recording does not",
                              call.name(), at_place(call.place)));
   }
+}
+
+ReplayBeside& FunctionFollower::beside() const {
+  if (gradients_aside_ != nullptr) gradients_aside_->forget_dropped();
+  return *beside_;
 }
 
 std::vector<HeldShell> FunctionFollower::held() const {
@@ -309,7 +329,7 @@ void FunctionFollower::replay_counts(const Next& next) {
   for (size_t c = call_; c < static_cast<size_t>(next.position); ++c) {
     if (!step::is_guard(recording_->calls[c])) continue;
     try {
-      beside_->expect(c);
+      beside().expect(c);
     } catch (const step::ReadMiss& miss) {
       const step::HostRead read = step::host_read(recording_->calls[c]);
       differ(fmt::format("has {}", step::text_of(read, miss.found())),
@@ -321,11 +341,11 @@ void FunctionFollower::replay_counts(const Next& next) {
 // Gives the function what the host reads in this run.
 void FunctionFollower::replay_reads(const Next& next, std::vector<c10::IValue>& results) {
   if (next.position < 0 && step::reads_on_host(next.call->op)) {
-    results.at(0) = beside_->number(recording_->left_out[left_out_].before - 1);
+    results.at(0) = beside().number(recording_->left_out[left_out_].before - 1);
   }
   if (next.position >= 0 && step::copies_for_host(next.call->op)) {
     const TensorRef& ref = next.call->outputs.at(0).at(0);
-    c10::Storage bytes = beside_->copied(static_cast<size_t>(next.position), ref.index);
+    c10::Storage bytes = beside().copied(static_cast<size_t>(next.position), ref.index);
     homes_.put(bytes, {ref.memory, ref.index});
     given_.insert(ref.index);
     results.at(0) = step::tensor_on(std::move(bytes), ref.geometry);

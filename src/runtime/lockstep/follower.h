@@ -13,6 +13,7 @@
 #include "runtime/lockstep/beside.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/shells.h"
+#include "runtime/step/gradients_aside.h"
 #include "runtime/step/recording.h"
 
 namespace reprise::runtime::internal::lockstep {
@@ -45,9 +46,9 @@ class FunctionFollower final : public Taker {
   bool has_left() const { return left_; }
   // Lets the function go on by itself from here.
   void leave(const std::string& difference) override;
-  void touch_gradients() override;
-  // Says that gradients were put aside, which the function would find in plain training.
-  void note_gradients_aside() { gradients_aside_ = true; }
+  void touch_gradient(const at::Tensor& leaf) override;
+  // Lets the function find the gradients that were put aside, as in plain training.
+  void show_gradients_of(step::GradientsAside& aside) { gradients_aside_ = &aside; }
   // Returns the shells of values that are held.
   std::vector<HeldShell> held() const;
   // Returns the recording that was followed last.
@@ -68,6 +69,7 @@ class FunctionFollower final : public Taker {
   void replay_counts(const Next& next);
 
   Next peek() const;
+  size_t calls_done() const;
   void advance(const Next& next);
   static bool may_be_hidden(const Next& next);
   Next next_call(const c10::OperatorHandle& op);
@@ -100,7 +102,10 @@ class FunctionFollower final : public Taker {
   ReplayBeside* const beside_;
   const std::function<void()> on_leaving_;
   bool left_ = false;
-  bool gradients_aside_ = false;
+  // Lets the replay advance for the function. It has room for what the function has dropped.
+  ReplayBeside& beside() const;
+
+  step::GradientsAside* gradients_aside_ = nullptr;
   std::set<int32_t> seen_;            // externals that were compared
   std::set<int32_t> given_;           // values whose bytes the host has
   std::map<int32_t, int64_t> later_;  // by external that is another tensor: bytes it begins later

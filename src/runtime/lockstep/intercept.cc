@@ -67,8 +67,9 @@ void leave_recording(const std::string& reason) {
   if (intercepting_here) active->leave(reason);
 }
 
-void touch_gradients() {
-  if (intercepting_here) active->touch_gradients();
+bool touch_gradient(const at::Tensor& leaf) {
+  if (intercepting_here) active->touch_gradient(leaf);
+  return intercepting_here;
 }
 
 bool can_intercept() { return has_key(); }

@@ -22,13 +22,14 @@ class Taker {
   virtual void take(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
   // The program does something that no operator shows, for this reason.
   virtual void leave(const std::string& reason) = 0;
-  // The program looks at a gradient.
-  virtual void touch_gradients() = 0;
+  // The program looks at the gradient of a leaf.
+  virtual void touch_gradient(const at::Tensor& leaf) = 0;
 };
 
-// These tell the taker of this thread's calls, if there is one.
+// These tell the taker of this thread's calls, if there is one. touch_gradient() returns whether there
+// is one.
 void leave_recording(const std::string& reason);
-void touch_gradients();
+bool touch_gradient(const at::Tensor& leaf);
 
 // Says whether calls can be taken. They are taken under a dispatch key that LibTorch 2.11 to 2.14
 // leave free. Another library of the process may have taken it.

@@ -15,6 +15,7 @@
 #include "runtime/lockstep/shells.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/before_images.h"
+#include "runtime/step/gradients_aside.h"
 
 namespace reprise::runtime::internal::lockstep {
 
@@ -46,15 +47,16 @@ class Untouched {
     at::autocast::clear_cache();
     if (handed_over_) return;
     before_.restore();
+    gradients_.put_back();
     if (keeps_random_ && !random_.is_now()) random_.restore();
   }
   Untouched(const Untouched&) = delete;
   Untouched& operator=(const Untouched&) = delete;
 
   bool random_state_changed() const { return !random_.is_now(); }
-  bool has_gradients() const {
-    return std::ranges::any_of(gradients_, [](const auto& leaf) { return leaf.second.defined(); });
-  }
+  step::GradientsAside& gradients() { return gradients_; }
+  // Returns the leaves that the function had looked at when it ended or left.
+  std::vector<at::Tensor> seen() const { return handed_over_ ? seen_ : gradients_.seen(); }
   // Lets the random state go on.
   void leave_random() { keeps_random_ = false; }
 
@@ -62,12 +64,8 @@ class Untouched {
   // before are there again, with what has been added to them.
   void hand_over() {
     handed_over_ = true;
-    const at::NoGradGuard no_grad;
-    for (auto& [tensor, before] : gradients_) {
-      if (!before.defined()) continue;
-      if (tensor.grad().defined()) before.add_(tensor.grad());
-      tensor.mutable_grad() = before;
-    }
+    seen_ = gradients_.seen();
+    gradients_.add();
   }
   // Undoes what was handed over, as far as it is known here.
   void take_back() { handed_over_ = false; }
@@ -85,20 +83,19 @@ class Untouched {
 
  private:
   void take_gradient_of(const at::Tensor& tensor) {
-    if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
+    if (!taken_.insert(tensor.unsafeGetTensorImpl()).second) return;
     before_.keep_place(tensor);
     before_.keep_flag(tensor);
-    before_.keep_gradient(tensor);
-    gradients_.emplace_back(tensor, tensor.grad());
-    tensor.mutable_grad() = at::Tensor();
+    gradients_.take(tensor);
   }
 
   RandomState random_;
   bool keeps_random_ = true;
   bool handed_over_ = false;
   BeforeImages before_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // leaves, and their .grad
-  std::set<const void*> seen_;
+  step::GradientsAside gradients_;
+  std::vector<at::Tensor> seen_;
+  std::set<const void*> taken_;
 };
 
 // Throws InputError in place of the exception of code that took the pointer of a shell. Passes other
@@ -164,9 +161,8 @@ Followed follow(const Recording& recording, const StepFunction& function, const 
   Followed followed;
   Untouched untouched(recording, inputs, parameters);
   untouched.leave_random();
-  const bool gradients = untouched.has_gradients();
   FunctionFollower follower(recording, inputs, &beside, [&] { untouched.hand_over(); });
-  if (gradients) follower.note_gradients_aside();
+  follower.show_gradients_of(untouched.gradients());
   try {
     const Interception interception(follower);
     followed.outputs = function(inputs);
@@ -180,7 +176,11 @@ Followed follow(const Recording& recording, const StepFunction& function, const 
     explain(std::current_exception());
   }
   followed.left = follower.has_left();
-  if (!followed.left) followed.held = follower.held();
+  if (!followed.left) {
+    followed.held = follower.held();
+    untouched.gradients().forget_dropped();
+  }
+  followed.seen = untouched.seen();
   return followed;
 }
 

@@ -36,12 +36,14 @@ std::string compare_with(const step::Recording& recording, const StepFunction& f
 struct Followed {
   Tensors outputs;              // that the function returned
   std::vector<HeldShell> held;  // shells that the program holds; empty if the function has left
-  bool left = false;            // The function went on by itself.
+  // Leaves whose .grad the function has looked at before the step made a gradient.
+  std::vector<at::Tensor> seen;
+  bool left = false;  // The function went on by itself.
 };
 
 // Runs the function of a step once, with what is `beside` it (beside.h). Gradients, flags and the
-// data of parameters are then as before, and come from the replay, unless the function has left: then
-// all that it does is done. What the function throws passes through; gradients are as before then.
+// data of parameters are then as before, and come from the replay, but for gradients that the function
+// has dropped. If the function has left, all that it does is done. What the function throws passes through; gradients are as before then.
 // Throws InputError if the function takes the pointer of a shell.
 Followed follow(const step::Recording& recording, const StepFunction& function,
                 const Tensors& inputs, const std::vector<at::Tensor>& parameters,

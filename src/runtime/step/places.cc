@@ -11,6 +11,7 @@
 
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/tensor_bytes.h"
+#include "runtime/step/host_reads.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::step {
@@ -166,7 +167,7 @@ bool Places::write(const c10::Storage& storage, Call& call) {
 
 void Places::write_external(Call& call, int32_t index) {
   const External& external = recording_.externals[index];
-  if (external.requires_grad) {
+  if (external.requires_grad && !is_followed()) {
     problems_.refuse(call, "writes a parameter; keep the optimizer out of the captured step");
   } else if (external.input >= 0) {
     problems_.refuse(call, fmt::format("writes input {} of the step in place; give the step a copy",

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "runtime/step/operators.h"
@@ -66,6 +67,30 @@ bool same_without(const Call& batch_norm, const std::vector<size_t>& statistics)
 
 }  // namespace
 
+std::vector<int32_t> externals_of(const Call& call) {
+  std::set<int32_t> all(call.effects.begin(), call.effects.end());
+  for (const Argument& argument : call.arguments) {
+    if (argument.shape_only) continue;
+    for (const TensorRef& ref : argument.tensors) {
+      if (ref.memory == Memory::kExternal) all.insert(ref.index);
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
+std::vector<bool> versioned(const Recording& recording) {
+  std::vector<bool> written(recording.externals.size(), false), read(written);
+  for (const Call& call : recording.calls) {
+    for (const int32_t e : externals_of(call)) {
+      const auto& writes = call.effects;
+      const bool is_write = std::find(writes.begin(), writes.end(), e) != writes.end();
+      (is_write ? written : read)[e] = true;
+    }
+  }
+  for (size_t e = 0; e < written.size(); ++e) written[e] = written[e] && read[e];
+  return written;
+}
+
 Works works_of(const Recording& recording) {
   Works works;
   for (size_t c = 0; c < recording.calls.size(); ++c) works.all.push_back(work_of(recording, c));
@@ -85,6 +110,14 @@ Works works_of(const Recording& recording) {
     replay.effects.clear();
     works.rerun[c] = static_cast<int32_t>(works.all.size());
     works.all.push_back(std::move(replay));
+  }
+  const std::vector<bool> versions = versioned(recording);
+  if (std::find(versions.begin(), versions.end(), true) != versions.end()) {
+    works.before = static_cast<int32_t>(works.all.size());
+    works.all.push_back({.name = "state",
+                         .kernel = [](std::vector<c10::IValue>&) {},
+                         .arguments = {},
+                         .apart = true});
   }
   return works;
 }

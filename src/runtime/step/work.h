@@ -43,10 +43,19 @@ struct Works {
   // `rerun` has for each call the work of its re-runs, which leaves running statistics alone. It is
   // -1 where the call itself runs again.
   std::vector<int32_t> rerun;
+  // This work does nothing. It stands for the memory of versioned() as the step found it; -1 for none.
+  int32_t before = -1;
 };
 
+// Says for each external whether a call writes it that another call reads. What it holds before each
+// of these writes is then a version of it, which has to be read before.
+std::vector<bool> versioned(const Recording& recording);
+
+// Returns the externals that the call reads or writes, in rising order.
+std::vector<int32_t> externals_of(const Call& call);
+
 // Returns a work for each call of the recording, and behind them batch norms that leave their
-// statistics alone.
+// statistics alone, and the work of Works::before.
 Works works_of(const Recording& recording);
 
 // Return the step values that the work reads and writes, each once. A value that is written over is
