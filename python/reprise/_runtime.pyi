@@ -55,7 +55,7 @@ class Watched:
 def leave_recording(reason: str) -> None:
     """Lets a followed step that runs on this thread go on as plain training runs it."""
 
-def touch_gradient(leaf: torch.Tensor) -> None:
+def touch_gradient(leaf: Tensor) -> None:
     """Tells a followed step that runs on this thread that its function looks at a gradient."""
 
 def host_copy(tensor: Tensor) -> Tensor:

@@ -78,7 +78,8 @@ class FollowedStep(CapturedStep):
         self._modules = request.modules
         self._differences: list[str] = []
         self._plan_options: dict[str, Any] | None = None
-        self._overheads = Overheads(f"the step '{request.name}'", ("it is the first one",))
+        expected = ("it is the first one", "the inputs are others", "the step has other shapes")
+        self._overheads = Overheads(f"the step '{request.name}'", expected)
         self._foreseen = ForeseenState(
             self,
             lambda step: (p for module in step._modules for p in module.parameters()),

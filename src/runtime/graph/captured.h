@@ -47,6 +47,7 @@ struct Captured {
   Effects effects;
   Tensors maybe_uncounted;  // externals that the allocator may not have counted
   step::Residents residents;
+  int64_t sample_bytes = 0;  // of the inputs that the graph was captured with
 
   // `circumstances` must be from before the step was observed. The constructor begins to keep room
   // for the optimizer's state.

@@ -175,7 +175,7 @@ const PlanResult& CapturedStep::plan(const StepPlanOptions& options) {
   StepPlanOptions asked = options;
   if (asked.budget.unlimited()) asked.budget = state_->options.budget;
   if (!asked.share_of) asked.share_of = state_->plan_options.share_of;
-  state_->require(result, state_->graph_now().fixed, asked, state_->sample_bytes);
+  state_->require(result, state_->graph_now().fixed, asked, state_->captured().sample_bytes);
   return state_->outcome().plan->result;
 }
 

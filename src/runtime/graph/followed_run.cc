@@ -64,6 +64,17 @@ bool is_same_memory(const step::External& a, const step::External& b) {
          step::copy_to_host(x) == step::copy_to_host(y);
 }
 
+// Returns the values that the step returns or leaves as gradients.
+std::vector<int32_t> results_of(const Recording& recording) {
+  std::vector<int32_t> all;
+  const auto add = [&](const step::TensorRef& ref) {
+    if (ref.memory == step::Memory::kValue) step::add_once(all, ref.index);
+  };
+  for (const step::TensorRef& output : recording.outputs) add(output);
+  for (const step::LeafGradient& leaf : recording.gradients) add(leaf.gradient);
+  return all;
+}
+
 // Says whether a plan has a place for what has changed in this run.
 bool can_use(const Outcome& outcome, const Changes& changes) {
   const CallsOfPlan calls = calls_of(outcome);
@@ -368,6 +379,18 @@ void FollowedRun::go_on_within_budget() {
   within_->begin();
 }
 
+Tensors FollowedRun::finish_plainly() {
+  take_back();
+  reset_peak(state_.recording().device);
+  go_on_within_budget();
+  walk(state_.recording().calls.size(), {});
+  Tensors outputs = state_.outputs_now();
+  if (within_) within_->end();
+  within_.reset();
+  limit_behind_.reset();
+  return outputs;
+}
+
 // Runs calls as plain training does. A value stays for the calls that read it, and for the program.
 void FollowedRun::walk(size_t calls, const std::vector<HeldShell>& shells) {
   const c10::impl::ForceDispatchKeyGuard as_called(run_.keys());
@@ -388,6 +411,10 @@ void FollowedRun::walk(size_t calls, const std::vector<HeldShell>& shells) {
     while (recording.values[first].previous >= 0) first = recording.values[first].previous;
     homes.emplace(first, shell.storage);
   }
+  const bool is_whole = calls == recording.calls.size() && shells.empty();
+  if (is_whole) {
+    for (const int32_t v : results_of(recording)) last_use[v] = calls;
+  }
   replay.begin(inputs_);
   for (size_t c = 0; c < calls; ++c) {
     if (is_guard(recording.calls[c])) continue;
@@ -400,7 +427,7 @@ void FollowedRun::walk(size_t calls, const std::vector<HeldShell>& shells) {
       }
     }
   }
-  replay.clear();
+  if (!is_whole) replay.clear();
 }
 
 // Makes the results values. Those whose storages the program holds lie there.

@@ -52,6 +52,8 @@ class FollowedRun final : public lockstep::ReplayBeside {
   const std::string& difference() const { return difference_; }
   // Returns what the function has returned.
   Tensors returned() { return std::move(returned_); }
+  // Does the work of the plan as plain training does it, in place of a replay that did not fit.
+  Tensors finish_plainly();
   // Gives the program what the plan has computed. Returns what the function has returned.
   Tensors give(const Tensors& outputs);
 

@@ -1,4 +1,6 @@
 // A followed step (CaptureOptions::follow): its recordings are made of steps of the training.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -66,7 +68,7 @@ bool same_recording(const step::Recording& a, const step::Recording& b) {
 }
 
 // Returns the longest search for a plan between two steps that take this time.
-Nanos longest_search(Nanos step) { return std::max(Nanos(500'000'000), step * 10); }
+Nanos longest_search(Nanos step) { return std::max(Nanos(500'000'000), step * 5); }
 
 // Returns a budget in bytes; a share is none before there is a plan.
 Bytes known(const Budget& budget) {
@@ -116,12 +118,60 @@ bool StepState::bring_fitting(const Circumstances& here) {
   return true;
 }
 
+// Says whether runs like this one have fit into the budget without an eviction. They need no plan.
+bool StepState::is_roomy(const Circumstances& here) const {
+  return std::any_of(learning.roomy.begin(), learning.roomy.end(),
+                     [&](const Circumstances& one) { return one.covers(here); });
+}
+
+// Plans the outcome in front. Returns false if no plan fits, and the run is one of online mode.
+bool StepState::plan_followed(const Tensors& inputs) {
+  Planless& none = learning.planless[outcome().number];
+  if (none.pause > 0) {
+    --none.pause;
+    return false;
+  }
+  try {
+    if (learning.ahead) {
+      StepPlanOptions wanted = *learning.ahead;
+      // The training waits for the search, so the search takes no more than some steps.
+      wanted.time_limit = std::min(wanted.time_limit, longest_search(baseline(graph()).time));
+      require(plan(wanted), graph_now().fixed, wanted, captured().sample_bytes);
+      learning.ahead.reset();
+    }
+    replan_if_needed(inputs);
+  } catch (const BudgetError& error) {
+    if (!recording().device.is_cpu() || !online::works_here()) throw;
+    if (learning.ahead && learning.ahead->budget.relative()) {
+      learning.ahead->budget = Budget(learning.ahead->budget.resolve(baseline(graph_now()).peak));
+    }
+    none.error = error;
+    none.pause = std::exchange(none.next_pause, std::min(kLongestPause, 4 * none.next_pause));
+    return false;
+  }
+  learning.planless.erase(outcome().number);
+  return true;
+}
+
+// Runs the function as it is, because no plan fits.
+Tensors StepState::run_planless(const Tensors& inputs) {
+  const BudgetError none = *learning.planless[outcome().number].error;
+  const uint64_t failures = cpu_failures();
+  try {
+    return run_as_it_is(inputs, none.what());
+  } catch (const std::exception& error) {
+    const bool refused =
+        dynamic_cast<const BudgetError*>(&error) != nullptr || cpu_failures() != failures;
+    if (!refused) throw;
+    throw BudgetError(fmt::format("{} Without a plan, {}", none.what(), error.what()),
+                      none.budget(), none.live(), none.requested());
+  }
+}
+
 Tensors StepState::run_followed(const Tensors& inputs) {
   if (device_of(inputs).is_cpu()) install_cpu_allocator();
   const Circumstances here(inputs, options);
-  if (learning.next && can_be_measured(learning.next->learned.recording, inputs)) {
-    make_learned(here, inputs);
-  }
+  make_waiting(here, inputs);
   const bool fits = bring_fitting(here);
   const bool gradients = any_gradient(parameters_of(options)) || any_gradient(inputs) ||
                          (fits && any_gradient(recording()));
@@ -131,20 +181,20 @@ Tensors StepState::run_followed(const Tensors& inputs) {
   if (gradients && (!options.tells_gradients || options.optimizer)) {
     return run_as_it_is(inputs, "there are gradients from before");
   }
-  if (!pauses && (learning.wanted || !fits)) return learn(inputs, here);
+  if (!fits && is_roomy(here)) return run_as_it_is(inputs, "these inputs need no plan");
+  const bool waits =
+      std::any_of(learning.waiting.begin(), learning.waiting.end(),
+                  [&](const Learned& one) { return one.here.difference(here).empty(); });
+  if (!pauses && !waits && (learning.wanted || !fits)) return learn(inputs, here);
   if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
-  if (learning.ahead) {
-    StepPlanOptions wanted = *learning.ahead;
-    // The training waits for the search, so the search takes no more than some steps.
-    wanted.time_limit = std::min(wanted.time_limit, longest_search(baseline(graph()).time));
-    require(plan(wanted), graph_now().fixed, wanted, sample_bytes);
-    learning.ahead.reset();
-  }
+  if (!plan_followed(inputs)) return run_planless(inputs);
   std::optional<ReadMiss> miss;
   Tensors outputs = *attempt(inputs, miss);
   if (std::optional<step::Recording> left = std::exchange(learning.left, std::nullopt)) {
     const Nanos step_time = outcome().plan->result.baseline.time;
     note_learned({*std::move(left), {.step = step_time}, /*complete=*/true}, here, inputs);
+  } else if (!learning.estimates && captured().program.estimated) {
+    drop_outcome();  // It is measured when it comes again.
   }
   return outputs;
 }
@@ -161,41 +211,27 @@ Tensors StepState::learn(const Tensors& inputs, const Circumstances& here) {
     done = true;
     return returned;
   };
-  const CaptureOptions within = within_budget(device_of(inputs));
-  report.budget = known(within.budget);
-  const step::AsFollowed followed(true);
   step::GradientsAside gradients;
   for (const at::Tensor& parameter : parameters_of(options)) gradients.take(parameter);
   for (const at::Tensor& input : inputs) {
     if (input.defined() && input.is_leaf()) gradients.take(input);
   }
-  const step::ShowingGradients showing(gradients);
+  std::optional<LearnedStep> learned;
   try {
-    reset_peak(device_of(inputs));
-    const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
-    LearnedStep learned = learn_step(function, inputs, within, scrutiny, learning.known);
-    report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
-    if (gradients.is_mixed()) {
-      throw InputError("the function looks at a gradient that was there before");
-    }
-    note_dropped(learned.recording, gradients.seen());
-    gradients.add();
-    if (learned.complete) {
-      note_learned(std::move(learned), here, inputs);
-    } else {
-      learning.wanted = true;
-    }
+    learned = run_and_learn(function, inputs, gradients);
   } catch (const InputError& error) {
     gradients.add();
     if (!done) throw;
     report.last_difference = error.what();
+    report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
     learning.pause = learning.next_pause;
     learning.next_pause = std::clamp<int64_t>(4 * learning.next_pause, 1, kLongestPause);
-    learning.wanted = true;
   } catch (...) {
     gradients.add();
     throw;
   }
+  learning.wanted = !learned || !learned->complete;
+  if (!learning.wanted) note_learned(*std::move(learned), here, inputs);
   update_all(options.optimizer.get());
   report.predicted_peak = Bytes(0);
   ++report.steps;
@@ -203,38 +239,88 @@ Tensors StepState::learn(const Tensors& inputs, const Circumstances& here) {
   return outputs;
 }
 
-// Keeps the recording of a run that is new. It is measured when the next run begins, because the
-// gradients of this one are there until then. Where masks decide about sizes, it needs these inputs.
+// Runs the function and records it, while the gradients from before are aside.
+LearnedStep StepState::run_and_learn(const StepFunction& function, const Tensors& inputs,
+                                     step::GradientsAside& gradients) {
+  const CaptureOptions within = within_budget(device_of(inputs));
+  report.budget = known(within.budget);
+  const step::AsFollowed followed(true);
+  const step::ShowingGradients showing(gradients);
+  reset_peak(device_of(inputs));
+  const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
+  LearnedStep learned = learn_step(function, inputs, within, scrutiny, learning.known);
+  report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
+  if (gradients.is_mixed()) {
+    throw InputError("the function looks at a gradient that was there before");
+  }
+  note_dropped(learned.recording, gradients.seen());
+  learned.beside_gradients = gradients.has_unseen();
+  gradients.add();
+  return learned;
+}
+
+// Keeps the recording of a run that is new. It is measured when the next run like it begins, because
+// the gradients of this one are there until then. Where masks decide about sizes, it needs these
+// inputs.
 void StepState::note_learned(LearnedStep learned, const Circumstances& here,
                              const Tensors& inputs) {
-  const bool known =
-      std::any_of(outcomes.all().begin(), outcomes.all().end(), [&](const Outcome& one) {
-        return same_recording(one.captured->program.step.recording, learned.recording);
-      });
+  const auto& all = outcomes.all();
+  const bool known = std::any_of(all.begin(), all.end(), [&](const Outcome& one) {
+    return same_recording(one.captured->program.step.recording, learned.recording);
+  });
   if (known) {
     learning.pause = learning.next_pause;
-    learning.next_pause = std::min(kLongestPause, 2 * learning.next_pause);
+    learning.next_pause = std::clamp<int64_t>(2 * learning.next_pause, 1, kLongestPause);
     return;
   }
   learning.next_pause = 1;
-  // A step that never comes again needs no plan.
+  const bool is_other_kind = std::none_of(
+      all.begin(), all.end(), [&](const Outcome& one) { return one.difference(here).empty(); });
+  if (is_other_kind && !all.empty() && learned.evictions == 0) {
+    if (learning.roomy.size() > kMostSeen) learning.roomy.clear();
+    learning.roomy.push_back(here);
+    return;
+  }
+  // Another way of the same inputs that never comes again needs no plan.
   if (learning.seen.size() > kMostSeen) learning.seen.clear();
   const int64_t seen = ++learning.seen[step::print_of(learned.recording)];
-  if (seen < kSeenBeforePlan && !outcomes.empty()) return;
+  if (seen < kSeenBeforePlan && !is_other_kind) return;
   const bool counts = !step::host_reads(learned.recording).empty();
-  learning.next.emplace(Learned{std::move(learned), here, report.last_difference});
-  if (counts) make_learned(here, inputs);
+  auto& waiting = learning.waiting;
+  std::erase_if(waiting, [&](const Learned& one) { return one.here.difference(here).empty(); });
+  if (waiting.size() >= static_cast<size_t>(options.outcomes)) waiting.erase(waiting.begin());
+  waiting.push_back({std::move(learned), here, report.last_difference});
+  if (counts) make_waiting(here, inputs);
 }
 
-// Makes an outcome of the recording that is kept, if it is for inputs like these.
-void StepState::make_learned(const Circumstances& here, const Tensors& inputs) {
-  if (!learning.next || !learning.next->here.difference(here).empty()) return;
-  Learned next = *std::exchange(learning.next, std::nullopt);
+// Makes an outcome of a recording that waits for inputs like these, if it can be measured now.
+void StepState::make_waiting(const Circumstances& here, const Tensors& inputs) {
+  const auto waits =
+      std::find_if(learning.waiting.begin(), learning.waiting.end(), [&](const Learned& one) {
+        return one.here.difference(here).empty() &&
+               (one.learned.beside_gradients || can_be_measured(one.learned.recording, inputs));
+      });
+  if (waits == learning.waiting.end()) return;
+  Learned next = std::move(*waits);
+  learning.waiting.erase(waits);
+  make_learned(std::move(next), inputs);
+}
+
+void StepState::make_learned(Learned next, const Tensors& inputs) {
   const bool first = outcomes.empty();
   memory.evacuate();
   if (!first) renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
-  const std::string why =
-      first ? "it is the first one" : "the step did something else: " + next.difference;
+  const auto& all = outcomes.all();
+  const bool same_inputs = std::any_of(all.begin(), all.end(), [&](const Outcome& one) {
+    return one.difference(next.here).empty();
+  });
+  const std::string why = first         ? "it is the first one"
+                          : same_inputs ? "the step did something else: " + next.difference
+                                        : "the inputs are others";
+  std::vector<const StepProgram*> known;
+  for (const Outcome& one : outcomes.all()) {
+    if (learning.estimates) known.push_back(&one.captured->program);
+  }
   Outcome made;
   try {
     made = overheads.note(
@@ -245,7 +331,8 @@ void StepState::make_learned(const Circumstances& here, const Tensors& inputs) {
           Outcome one;
           one.captured = std::make_unique<Captured>(
               std::move(next.here),
-              program_of(std::move(next.learned), inputs, within_budget(device_of(inputs))));
+              program_of(std::move(next.learned), inputs, within_budget(device_of(inputs)), known));
+          one.captured->sample_bytes = device::storage_bytes(inputs);
           one.number = ++captures;
           one.reads = step::host_reads(one.captured->program.step.recording);
           return one;
@@ -262,7 +349,6 @@ void StepState::make_learned(const Circumstances& here, const Tensors& inputs) {
   if (device_of(inputs).is_cpu()) device::give_back_idle_pages();
   outcomes.add(std::move(made), options.outcomes, /*beside=*/true);
   if (first) {
-    sample_bytes = device::storage_bytes(inputs);
     device_name = device_of(inputs).str();
     for (const at::Tensor& input : inputs) inputs_text.push_back(device::shape_text(input));
   }
@@ -282,7 +368,9 @@ Tensors StepState::run_as_it_is(const Tensors& inputs, const std::string& why) {
   Tensors outputs;
   const auto run = [&] { outputs = without_history(step(inputs)); };
   if (device.is_cpu() && !within.budget.unlimited() && !within.budget.relative()) {
-    online::Within(within.budget).run(run);
+    online::Within budget(within.budget);
+    budget.run(run);
+    if (budget.evictions() > 0) learning.roomy.clear();
   } else {
     run();
   }

@@ -9,6 +9,7 @@
 #include "runtime/device/stopwatch.h"
 #include "runtime/graph/buckets.h"
 #include "runtime/graph/cost_cache.h"
+#include "runtime/graph/estimate_costs.h"
 #include "runtime/graph/meter.h"
 #include "runtime/graph/other_devices.h"
 #include "runtime/graph/shards.h"
@@ -112,18 +113,21 @@ CostCache cache_of(const RewrittenStep& step, const Tensors& sample,
   });
 }
 
-// Measures the step, or takes its costs from the cache.
+// Measures the step, or takes its costs from the estimate or the cache.
 Measured measured_step(const RewrittenStep& step, const Tensors& sample,
                        const CaptureOptions& options, CostCache cache, const CaptureTime& most,
-                       Within* within, int rank) {
+                       Within* within, int rank, const std::optional<WorkCosts>& estimate) {
   const std::string& name = options.measure.name;
   Measured result;
-  if (cache.found()) {
+  if (estimate) {
+    result.costs = *estimate;
+    result.lowered = lower(step, result.costs.by_work, sample, name);
+  } else if (cache.found()) {
     result.costs = cache.costs();
     result.lowered = lower(step, result.costs.by_work, sample, name);
     cache.compare(result.lowered);
   }
-  const bool found = cache.found();
+  const bool found = estimate || cache.found();
   UpdateCosts of_updates = measure_updates(step.recording, step.updates, options.optimizer.get(),
                                            found ? once(options.measure) : options.measure);
   if (!found) {
@@ -180,7 +184,8 @@ int runs_before_cache(const CaptureOptions& options, const distributed::Ranks* r
 std::optional<StepProgram> program_of(Recording recording, const CaptureTime& most,
                                       const Tensors& sample, const CaptureOptions& options,
                                       const std::shared_ptr<distributed::Ranks>& ranks,
-                                      Within* within, const std::function<bool()>& is_right) {
+                                      Within* within, const std::function<bool()>& is_right,
+                                      const std::vector<const StepProgram*>& known = {}) {
   recording = with_modules(std::move(recording), options.modules);
 
   // Make a work for each call, and for each update of the optimizer.
@@ -204,8 +209,13 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
   CostCache cache = cache_of(rewritten, sample, options);
   const bool compared_later = cache.found() && lockstep::can_follow(rewritten.recording);
   if (!compared_later && !is_right()) return std::nullopt;
+  std::vector<KnownCosts> of_other_shapes;
+  for (const StepProgram* one : known) {
+    if (!one->estimated) of_other_shapes.push_back({&one->step.works, &one->costs});
+  }
+  const auto estimate = estimate_costs(rewritten.works, of_other_shapes);
   Measured measured = measured_step(rewritten, sample, options, std::move(cache), most, within,
-                                    ranks ? ranks->rank() : 0);
+                                    ranks ? ranks->rank() : 0, estimate);
   Machine devices;
   if (!options.other_devices.empty()) {
     add_other_devices(rewritten, measured.costs, sample, options);
@@ -215,6 +225,7 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
 
   return StepProgram{.step = std::move(rewritten),
                      .costs = std::move(measured.costs),
+                     .estimated = estimate.has_value(),
                      .state_bytes = std::move(measured.state_bytes),
                      .movable_bytes = std::move(measured.movable_bytes),
                      .lowered = std::move(measured.lowered),
@@ -265,15 +276,19 @@ LearnedStep learn_step(const StepFunction& step, const Tensors& inputs,
   most.step = wall_clock() - most.begun;
   const size_t before = known.writes.size();
   known.writes.insert(seen.audit.writes.begin(), seen.audit.writes.end());
-  return {std::move(seen.recording), most, /*complete=*/known.writes.size() == before};
+  return {std::move(seen.recording), most, /*complete=*/known.writes.size() == before,
+          within ? std::optional(within->evictions()) : std::nullopt};
 }
 
-StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options) {
+StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options,
+                       const std::vector<const StepProgram*>& known) {
   const std::unique_ptr<Within> within = within_budget(options, device_of(inputs));
   learned.most.begun = wall_clock();
   learned.most.most_of_short = Nanos(250'000'000);
-  return *program_of(std::move(learned.recording), learned.most, inputs, options, nullptr,
-                     within.get(), [] { return true; });
+  learned.most.steps_of_long = 2.5;
+  return *program_of(
+      std::move(learned.recording), learned.most, inputs, options, nullptr, within.get(),
+      [] { return true; }, known);
 }
 
 StepProgram make_step_program(const StepFunction& step, const Tensors& sample,

@@ -27,6 +27,7 @@ class SharingRanks;  // shared_parts.h
 struct StepProgram {
   rewrite::RewrittenStep step;
   WorkCosts costs;
+  bool estimated = false;            // whether the costs come from steps of other shapes
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
   std::vector<int64_t> movable_bytes;  // by update: the part of it that may lie in another memory
   LoweredStep lowered;
@@ -58,6 +59,10 @@ struct LearnedStep {
   step::Recording recording;
   CaptureTime most;
   bool complete = false;  // The recording has all writes. Else another run has to be recorded.
+  // The number of values that were evicted during the run; nothing if there was no budget.
+  std::optional<int64_t> evictions = {};
+  // There were gradients from before, and the run has added to them.
+  bool beside_gradients = false;
 };
 
 // Runs the step once, as a step of the training, and records it within the options' budget. `known`
@@ -66,7 +71,9 @@ struct LearnedStep {
 LearnedStep learn_step(const StepFunction& step, const Tensors& inputs,
                        const CaptureOptions& options, step::Scrutiny scrutiny, step::Audit& known);
 
-// Makes the program of a recording, as make_step_program() does.
-StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options);
+// Makes the program of a recording, as make_step_program() does. If two of the `known` programs are of
+// the same step on other shapes, their costs are used, and nothing is measured.
+StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options,
+                       const std::vector<const StepProgram*>& known);
 
 }  // namespace reprise::runtime::internal::graph

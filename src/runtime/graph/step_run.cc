@@ -16,6 +16,7 @@
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
+#include "runtime/online/session.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -157,7 +158,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const c10::Device device = recording().device;
   const int64_t live = memory_count(device).live - dropped_gradients().count();
   const Bytes expected = foreseen();  // It is not there in this run.
-  const int64_t uncounted = (level_without(inputs) - expected).count() + sample_bytes +
+  const int64_t uncounted = (level_without(inputs) - expected).count() + captured().sample_bytes +
                             captured().program.lowered.external_bytes.count() - live;
   report.budget = outcome().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
@@ -184,10 +185,20 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
       }
       report.predicted_peak = outcome().own_peak + outcome().drift + holes - expected;
     }
-    outputs = run.finish();
-    // The function has let go of what it kept of earlier runs.
-    if (followed) report.predicted_peak -= Bytes(live - run.live_before());
-    run.report(report, Bytes(uncounted), holes);
+    // Bindings throw exceptions of their own for a request that is refused.
+    const uint64_t failures = cpu_failures();
+    try {
+      outputs = run.finish();
+      // The function has let go of what it kept of earlier runs.
+      if (followed) report.predicted_peak -= Bytes(live - run.live_before());
+      run.report(report, Bytes(uncounted), holes);
+    } catch (const std::exception& error) {
+      const bool refused = cpu_failures() != failures;
+      if (!refused || !followed || !can_run_again()) throw;
+      const BudgetError reason(error.what(), report.budget.count(), live, 0);
+      outputs = followed->finish_plainly();
+      end_plainly(Bytes(uncounted), reason);
+    }
     if (is_compared() && !compares_first()) compare(inputs);
     gradients = deliveries(captured().program.step, synchronized, captured().replay, inputs);
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
@@ -243,6 +254,25 @@ Tensors StepState::end_left(FollowedRun& followed, Bytes uncounted) {
   learning.left = followed.take_learned();
   learning.wanted = !learning.left;
   return followed.returned();
+}
+
+// Says whether a followed run whose replay failed can be done once more: all of it can be taken back.
+bool StepState::can_run_again() const {
+  return recording().device.is_cpu() && online::works_here() && !homes &&
+         updater().updates().each.empty() && !captured().effects.has_parameters();
+}
+
+// The plan did not fit, and the function's work was done without it.
+void StepState::end_plainly(Bytes uncounted, const BudgetError& error) {
+  report.predicted_peak = Bytes(0);
+  report.measured_peak = Bytes(memory_count(recording().device).peak) + uncounted;
+  report.last_difference = error.what();
+  ++report.left;
+  Planless& none = learning.planless[outcome().number];
+  none.error = error;
+  none.pause = std::exchange(none.next_pause, 4 * none.next_pause);
+  // What steps on other shapes cost says too little about this one.
+  learning.estimates = learning.estimates && !captured().program.estimated;
 }
 
 bool StepState::is_compared() const {

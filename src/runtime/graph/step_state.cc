@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reprise/check/simulate.h"
+#include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/activity.h"
@@ -126,7 +127,7 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
   }
   // If this fails, the step stays as it was captured before.
   outcomes.reset(note_capture(sample, why));
-  sample_bytes = storage_bytes(sample);
+  captured().sample_bytes = storage_bytes(sample);
   updater().keep_shard();
   outcome().placed = place(placement, Bytes(0));
   use_captured_homes();
@@ -149,6 +150,7 @@ void StepState::capture_outcome(const Tensors& inputs) {
                                         : "the step reads other numbers out of tensors"),
                options.outcomes, /*beside=*/options.follow);
   renew_memory();
+  captured().sample_bytes = storage_bytes(inputs);
   outcome().placed = place(placement, Bytes(0));
   use_captured_homes();
   outcome().placed.graph.fixed = level_without(inputs);
@@ -170,7 +172,8 @@ Bytes StepState::level_without(const Tensors& inputs) const {
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
   if (homes) level -= homes->bytes_here();  // They leave before the next run.
   level -= dropped_gradients().count();
-  const int64_t inputs_of_graph = sample_bytes + captured().program.lowered.external_bytes.count();
+  const int64_t inputs_of_graph =
+      captured().sample_bytes + captured().program.lowered.external_bytes.count();
   return Bytes(std::max<int64_t>(0, level - inputs_of_graph)) + outputs_beside() + foreseen();
 }
 
@@ -222,6 +225,47 @@ void StepState::renew_memory(bool wanted) {
   memory.renew(wanted, recording().device, scratch);
 }
 
+// Takes the plan of another outcome for the outcome in front, as steps of other shapes have it. The plan
+// of the larger one serves the smaller one. Returns false if no plan fits.
+bool StepState::take_plan_of_another(Bytes fixed) {
+  Graph here = graph();
+  here.fixed = fixed;
+  const Machine& machine = plan_options.offload.machine;
+  std::optional<StepPlan> best;
+  for (const Outcome& other : outcomes.all()) {
+    if (!other.plan || other.number == outcome().number) continue;
+    Plan plan = *other.plan->result.plan;
+    if (other.placed.graph.ops.size() != here.ops.size() ||
+        other.placed.graph.values.size() != here.values.size()) {
+      continue;
+    }
+    try {
+      const Timeline timeline = simulate(here, plan.actions, machine);
+      plan.peak = timeline.peak;
+      plan.time = timeline.time;
+    } catch (const InputError&) {  // It is for another step.
+      continue;
+    }
+    plan.baseline = baseline(here);
+    plan.lower_bound = Nanos();
+    plan.termination = Termination::kFeasible;
+    if (best && plan.time >= best->result.plan->time) continue;
+    if (!verify(here, plan, plan.budget, machine).empty()) continue;
+    best = *other.plan;
+    best->before_placement = plan.time;
+    best->result.termination = plan.termination;
+    best->result.baseline = plan.baseline;
+    best->result.lower_bound = plan.lower_bound;
+    best->result.plan = std::move(plan);
+  }
+  if (!best) return false;
+  const StepPlan found = overheads.note(
+      "plan", "the step has other shapes", [&] { return *std::move(best); },
+      [](const StepPlan& one) { return device::found_text(one.result); });
+  adopt(found, place(placement, fixed));
+  return true;
+}
+
 Graph StepState::graph_now() const {
   Graph here = graph();
   here.fixed += outcome().drift;
@@ -231,7 +275,7 @@ Graph StepState::graph_now() const {
 void StepState::fix_share(StepPlanOptions& wanted, const Graph& problem) const {
   if (!wanted.share_of) wanted.share_of = plan_options.share_of;
   if (!wanted.budget.relative() || wanted.share_of) return;
-  wanted.share_of = {.peak = baseline(problem).peak, .inputs = Bytes(sample_bytes)};
+  wanted.share_of = {.peak = baseline(problem).peak, .inputs = Bytes(captured().sample_bytes)};
 }
 
 StepPlan StepState::search(const StepPlanOptions& wanted, Graph& problem, Bytes slack,
@@ -472,7 +516,7 @@ Bytes StepState::prepare_graph() {
   device::prepare_graphs(device);
   const int64_t generator =
       2 * device::granule(device);  // its seed and offset, while there is a graph
-  return Bytes(memory_count(device).live - before + sample_bytes + generator);
+  return Bytes(memory_count(device).live - before + captured().sample_bytes + generator);
 }
 
 // Makes sure of a plan for the memory that is live now.
@@ -499,6 +543,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
     if (memory.footprint() > room()) renew_memory(false);
     return;
   }
+  if (options.follow && !outcome().plan && take_plan_of_another(fixed)) return;
   if (needed) {
     // Plans of ranks may differ. The order of the sums is the same in all of them.
     require_plan(inputs, fixed, slack, /*together=*/!outcome().plan);

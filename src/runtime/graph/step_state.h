@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/device/device_heap.h"
@@ -19,6 +20,7 @@
 #include "runtime/graph/link.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
+#include "runtime/step/gradients_aside.h"
 #include "runtime/transfer/offload.h"
 
 namespace reprise::runtime::internal::graph {
@@ -32,16 +34,26 @@ struct Learned {
   std::string difference;  // from the recordings before
 };
 
+// A Planless is an outcome for which no plan was found. Its runs are those of online mode.
+struct Planless {
+  std::optional<BudgetError> error;  // of the last search, or of a replay
+  int64_t pause = 0;                 // number of runs before the next search
+  int64_t next_pause = 8;            // behind a search that finds nothing again
+};
+
 // A Learning says when a followed step is recorded (followed_step.cc).
 struct Learning {
   step::Audit known;
   std::optional<StepPlanOptions> ahead;  // of a plan that was asked for before there is a recording
-  std::optional<Learned> next;
-  std::optional<step::Recording> left;    // of the last run, if it left all recordings
-  std::map<uint64_t, int64_t> seen = {};  // runs without a plan, by the print of what they did
-  bool wanted = true;                     // The next run that may be recorded is.
-  int64_t pause = 0;                      // number of runs before that
-  int64_t next_pause = 0;                 // behind the next recording that brings nothing new
+  std::vector<Learned> waiting;          // each for other circumstances
+  std::vector<step::Circumstances> roomy;  // Runs in them need neither a plan nor an eviction.
+  std::map<int64_t, Planless> planless;    // by number of the outcome
+  std::optional<step::Recording> left;     // of the last run, if it left all recordings
+  std::map<uint64_t, int64_t> seen = {};   // runs without a plan, by the print of what they did
+  bool estimates = true;                   // Costs may be estimated from those on other shapes.
+  bool wanted = true;                      // The next run that may be recorded is.
+  int64_t pause = 0;                       // number of runs before that
+  int64_t next_pause = 0;                  // behind the next recording that brings nothing new
 };
 
 struct StepState {
@@ -49,7 +61,6 @@ struct StepState {
   CaptureOptions options;
   std::string device_name;
   std::vector<std::string> inputs_text;
-  int64_t sample_bytes = 0;  // bytes of the inputs that the graph was captured with
   Outcomes outcomes;
   int64_t captures = 0;
   // `offload.machine` is that of `offload_memory`.
@@ -115,6 +126,9 @@ struct StepState {
   void fix_share(StepPlanOptions& wanted, const Graph& problem) const;
   // Returns the bytes that the step's outputs need beside an arena on a device, where the memory of
   // the arena stays when they leave it. On the CPU its pages change hands with them.
+  bool can_run_again() const;
+  void end_plainly(Bytes uncounted, const BudgetError& error);
+  bool take_plan_of_another(Bytes fixed);
   Bytes dropped_gradients() const;
   Bytes outputs_beside() const;
   Graph graph_now() const;
@@ -180,9 +194,15 @@ struct StepState {
   // Runs a followed step: beside a recording, or recorded, or as it is.
   Tensors run_followed(const Tensors& inputs);
   bool bring_fitting(const step::Circumstances& here);
+  bool is_roomy(const step::Circumstances& here) const;
+  void make_waiting(const step::Circumstances& here, const Tensors& inputs);
+  bool plan_followed(const Tensors& inputs);
+  Tensors run_planless(const Tensors& inputs);
+  LearnedStep run_and_learn(const StepFunction& function, const Tensors& inputs,
+                            step::GradientsAside& gradients);
   Tensors learn(const Tensors& inputs, const step::Circumstances& here);
   void note_learned(LearnedStep learned, const step::Circumstances& here, const Tensors& inputs);
-  void make_learned(const step::Circumstances& here, const Tensors& inputs);
+  void make_learned(Learned next, const Tensors& inputs);
   Tensors run_as_it_is(const Tensors& inputs, const std::string& why);
   // Returns the options of a capture within the budget that is known by now, where online mode works.
   CaptureOptions within_budget(c10::Device device) const;

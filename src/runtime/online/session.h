@@ -56,6 +56,7 @@ class Session final : public device::RoomMaker {
   // Returns the reason for an exception that has left the step: what a callback met, where the
   // exception only says that an operation found an operand missing, else the exception.
   std::exception_ptr reason_of(const std::exception_ptr& thrown) const;
+  int64_t evictions() const { return evictor_.evictions(); }
   // Says whether the records are incomplete, because a callback failed behind a kernel.
   bool broken() const { return broken_; }
   // Ends the recording, for good.

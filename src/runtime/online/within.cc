@@ -22,6 +22,7 @@ void Within::begin() {
 
 void Within::end() {
   session_->settle();
+  evictions_ = session_->evictions();
   session_.reset();
   under_way_.reset();
 }

@@ -42,6 +42,8 @@ class Within final : public step::Surroundings {
   int64_t made_again(const c10::Storage& storage) const override;
 
   Bytes budget() const { return options_.budget.resolve(Bytes(0)); }
+  // Returns how many values were evicted in the last run().
+  int64_t evictions() const { return evictions_; }
 
  private:
   friend class Needed;
@@ -51,6 +53,7 @@ class Within final : public step::Surroundings {
   const Heuristic& heuristic_;
   std::optional<device::OnlineUnderWay> under_way_;
   std::optional<Session> session_;  // inside run()
+  int64_t evictions_ = 0;
 };
 
 // The two classes below work inside run(). With null they do nothing.

@@ -144,6 +144,20 @@ std::string Circumstances::difference(const Circumstances& now) const {
   return {};
 }
 
+bool Circumstances::covers(const Circumstances& now) const {
+  if (inputs_.size() != now.inputs_.size()) return false;
+  Circumstances larger = now;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const auto &most = inputs_[i].geometry.sizes, &sizes = now.inputs_[i].geometry.sizes;
+    if (!std::equal(most.begin(), most.end(), sizes.begin(), sizes.end(), std::greater_equal())) {
+      return false;
+    }
+    larger.inputs_[i].geometry.sizes = most;
+    larger.inputs_[i].geometry.strides = inputs_[i].geometry.strides;
+  }
+  return difference(larger).empty();
+}
+
 Residents::Residents(const Recording& recording) {
   for (const External& external : recording.externals) {
     if (!external.tensor.defined() || external.is_constant) continue;
@@ -191,7 +205,8 @@ std::string Residents::difference() const {
       return fmt::format(
           "a parameter, or another tensor that it reads, is {} at offset {} instead of {} at "
           "offset {}",
-          text_of_geometry(now), now.offset, text_of_geometry(resident.geometry), resident.geometry.offset);
+          text_of_geometry(now), now.offset, text_of_geometry(resident.geometry),
+          resident.geometry.offset);
     }
     if (resident.tensor.requires_grad() != resident.requires_grad) {
       return fmt::format("a parameter, {}, {} a gradient", text_of_geometry(now),

@@ -20,7 +20,9 @@ class Circumstances {
   // Says in words what differs from `now`. The text is empty if nothing does. Inputs may begin at
   // other offsets of the same alignment, as batches do that are parts of one tensor.
   std::string difference(const Circumstances& now) const;
-  // Says the same for settings and watched values alone.
+  // Says whether `now` is the same, but for inputs that are smaller or as large in each dimension.
+  bool covers(const Circumstances& now) const;
+  // Says what differs in settings and watched values alone.
   std::string difference_of_values(const Circumstances& now) const;
   // Returns the names of the settings and of the watched values.
   std::vector<std::string> names() const;
