@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from .._planning.arguments import plan_options
 from .._planning.result import PlanResult
 from .._step.foreseen import ForeseenState
 from .._step.interrupt import note_interrupt, obeying_interrupts
-from .._step.memory import budget_for
+from .._step.memory import budget_for, peak_bytes
 from .._step.overhead import Overheads
-from .._step.tree import flatten
+from .._step.share import FixedShare, bytes_of, is_share
+from .._step.tree import flatten, without_history
 from .._step.turns import Turns
 from .._torch import _runtime
 from ..errors import InputError
@@ -34,11 +36,13 @@ class FollowedFunction:
 
     def __init__(self, step: Any) -> None:
         self._step = step
+        self.began = False  # Says whether the function of the last call ran, or a part of it.
         self.arguments: tuple[Any, ...] = ()
         self.keywords: dict[str, Any] = {}
         self.result: Any = None
 
     def __call__(self, _tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.began = True
         # A checkpoint that stops early would leave its last operation half-way.
         with set_checkpoint_early_stop(False), host_copies():
             try:
@@ -68,7 +72,12 @@ class FollowedStep(CapturedStep):
     It is called like the function, and all that the function does in Python happens once a call.
     Numbers that it reads out of tensors, and numbers that it gives to operations, are those of the
     call. The first call is recorded while it runs; the calls that follow are planned.
+
+    Attributes:
+        share: The share of plain training's peak as bytes, or None if there is none, or none yet.
     """
+
+    share: FixedShare | None
 
     def __init__(
         self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -84,6 +93,8 @@ class FollowedStep(CapturedStep):
             lambda step: (p for module in step._modules for p in module.parameters()),
             request.optimizer,
         )
+        self.share = None
+        self._shared: dict[str, Any] | None = None  # a plan for a share, until it is bytes
         self._guards: Any = _NoGuards()
         self._function = FollowedFunction(request.step)
         tensors = self._tensors(arguments, keywords)
@@ -119,6 +130,7 @@ class FollowedStep(CapturedStep):
             return self._plan(**options)
 
     def _plan(self, **options: Any) -> PlanResult | None:
+        self.share = self._shared = None
         if self._native.is_recorded():
             return super().plan(**options)
         limit = budget_for(options.pop("budget", None), self._device)
@@ -129,8 +141,34 @@ class FollowedStep(CapturedStep):
             "device_graph": False, "offload": None, "machine": None, "offload_optimizer": False,
             "offload_parameters": False, "observer": None,
         }  # fmt: skip
-        self._native.plan_ahead(**plan_options(budget=limit, **(defaults | options)))
+        options = defaults | options
+        if is_share(limit):
+            self._shared = {"share": limit, **options}
+        self._native.plan_ahead(**plan_options(budget=limit, **options))
         return None
+
+    def _fix_share(self, tensors: list[torch.Tensor]) -> None:
+        """Makes the share bytes, those of the first call, which ran plain.
+
+        A plan may come late, or never. Till then calls have the budget, too.
+        """
+        if self._shared is None:
+            return
+        options, self._shared = self._shared, None
+        self._foreseen.look()
+        on_cpu = self._device.type == "cpu"
+        peak = peak_bytes() if on_cpu else self.report().measured_peak_bytes
+        budget = _core.resolve_budget(options.pop("share"), peak + self._foreseen())
+        self.share = FixedShare(budget, bytes_of(tensors))
+        self._native.plan_ahead(**plan_options(budget=budget, **options))
+
+    def _last_miss(self) -> str:
+        """Returns the difference at the last call that the recordings did not fit, or ""."""
+        return self.report().last_difference
+
+    def has_begun(self) -> bool:
+        """Says whether the function of the last call ran, or a part of it."""
+        return self._function.began
 
     def explain(self) -> StepExplanation:
         """Says what the step's plan does. Every call is compared with its recording."""
@@ -142,6 +180,7 @@ class FollowedStep(CapturedStep):
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         function = self._function
+        function.began = False
         tensors = self._tensors(arguments, keywords)
         if not self._native.refresh():
             self._native.use_modules(self._modules)
@@ -149,9 +188,10 @@ class FollowedStep(CapturedStep):
             self._foreseen.look()
         function.arguments, function.keywords = arguments, keywords
         try:
-            with obeying_interrupts():
+            with obeying_interrupts(), self.share.told(tensors) if self.share else nullcontext():
                 self._native.run(tensors)
-            return function.result
+            self._fix_share(tensors)
+            return without_history(function.result)
         finally:
             function.arguments, function.keywords, function.result = (), {}, None
             self._follow_overheads()

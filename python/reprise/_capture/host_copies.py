@@ -96,6 +96,24 @@ def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that runs a backward pass.
+
+    What the plan has computed is added to gradients from before at once. Plain training adds the
+    gradients of each pass, which is another sum, so the second pass leaves the plan.
+    """
+
+    @functools.wraps(original)
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        if getattr(_following, "depth", 0) > 0:
+            if _following.passes > 0:
+                _runtime.touch_gradients()
+            _following.passes += 1
+        return original(*arguments, **keywords)
+
+    return function
+
+
 _REPLACED: dict[str, Any] = {
     "numpy": _numpy,
     "tolist": _tolist,
@@ -112,9 +130,18 @@ def _patched_now(name: str) -> Callable[..., Any]:
     return found
 
 
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+    _functions.append((owner, name, original))
+    setattr(owner, name, by(original))
+
+
 @contextlib.contextmanager
 def host_copies() -> Iterator[None]:
-    """While the scope lasts, host code of this thread reads copies of tensors."""
+    """While the scope lasts, host code of this thread reads copies of tensors.
+
+    What a followed step has to know of besides is told: gradients from before, random states.
+    """
     global _runs
     with _lock:
         _runs += 1
@@ -124,10 +151,11 @@ def host_copies() -> Iterator[None]:
                 setattr(torch.Tensor, name, function)
             for owner in (torch, torch.random):
                 for name in _STATE:
-                    original = getattr(owner, name)
-                    _functions.append((owner, name, original))
-                    setattr(owner, name, _leaving(original))
+                    _replace(owner, name, _leaving)
+            _replace(torch.autograd, "backward", _adding)
     _following.depth = getattr(_following, "depth", 0) + 1
+    if _following.depth == 1:
+        _following.passes = 0
     try:
         yield
     finally:
