@@ -41,7 +41,7 @@ from ..errors import InputError
 
 __all__ = ["Mode", "StepsByKind", "StepsReport", "by_kind"]
 
-Mode = Literal["auto", "graph", "chain", "online", "follow"]
+Mode = Literal["auto", "follow", "chain", "online", "graph"]
 
 
 @dataclass(frozen=True)
