@@ -53,6 +53,10 @@ class FollowedFunction:
         return []
 
 
+def _kinds_of(tensors: list[torch.Tensor]) -> list[Any]:
+    return [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
+
+
 class _NoGuards:
     """A followed step compares nothing beforehand."""
 
@@ -94,7 +98,9 @@ class FollowedStep(CapturedStep):
             request.optimizer,
         )
         self.share = None
-        self._shared: dict[str, Any] | None = None  # a plan for a share, until it is bytes
+        self._shared: dict[str, Any] | None = None  # the options of a plan for a share, till then
+        self._first_share: FixedShare | None = None
+        self._first: list[Any] = []  # the kinds of the first inputs
         self._guards: Any = _NoGuards()
         self._function = FollowedFunction(request.step)
         tensors = self._tensors(arguments, keywords)
@@ -130,7 +136,7 @@ class FollowedStep(CapturedStep):
             return self._plan(**options)
 
     def _plan(self, **options: Any) -> PlanResult | None:
-        self.share = self._shared = None
+        self.share = self._shared = self._first_share = None
         if self._native.is_recorded():
             return super().plan(**options)
         limit = budget_for(options.pop("budget", None), self._device)
@@ -147,20 +153,43 @@ class FollowedStep(CapturedStep):
         self._native.plan_ahead(**plan_options(budget=limit, **options))
         return None
 
-    def _fix_share(self, tensors: list[torch.Tensor]) -> None:
-        """Makes the share bytes, those of the first call, which ran plain.
-
-        A plan may come late, or never. Till then calls have the budget, too.
-        """
+    def _note_share(self, tensors: list[torch.Tensor]) -> None:
+        """Makes the share bytes: those of the first plan, or of the first call, which ran plain."""
         if self._shared is None:
             return
-        options, self._shared = self._shared, None
-        self._foreseen.look()
-        on_cpu = self._device.type == "cpu"
-        peak = peak_bytes() if on_cpu else self.report().measured_peak_bytes
-        budget = _core.resolve_budget(options.pop("share"), peak + self._foreseen())
-        self.share = FixedShare(budget, bytes_of(tensors))
-        self._native.plan_ahead(**plan_options(budget=budget, **options))
+        report = self.report()
+        if self._first_share is None:
+            self._foreseen.look()
+            peak = peak_bytes() if self._device.type == "cpu" else report.measured_peak_bytes
+            budget = _core.resolve_budget(self._shared["share"], peak + self._foreseen())
+            self._first_share = FixedShare(budget, bytes_of(tensors))
+            self._first = _kinds_of(tensors)
+        elif report.plans == 0:
+            self._limit_calls_without_a_plan()
+        else:
+            assert report.budget_bytes is not None
+            self.share = FixedShare(report.budget_bytes, self._first_share.first_bytes)
+            self._shared = None
+
+    def _limit_calls_without_a_plan(self) -> None:
+        """Plans for the bytes of the share instead of the share, which limits no other call."""
+        if self._shared is None or self._first_share is None:
+            return
+        self.share = self._first_share
+        options = self._shared | {"budget": self.share.budget_bytes}
+        del options["share"]
+        self._native.plan_ahead(**plan_options(**options))
+        self._shared = None
+
+    def _plan_is_near(self, tensors: list[torch.Tensor]) -> bool:
+        """Says whether the recording of the first call is planned at the call with these inputs."""
+        leaves = [p for module in self._modules for p in module.parameters()]
+        leaves += [t for t in tensors if t.is_leaf]
+        return (
+            self._first == _kinds_of(tensors)
+            and all(leaf.grad is None for leaf in leaves)
+            and not self.report().last_difference
+        )
 
     def _last_miss(self) -> str:
         """Returns the difference at the last call that the recordings did not fit, or ""."""
@@ -186,11 +215,13 @@ class FollowedStep(CapturedStep):
             self._native.use_modules(self._modules)
         if not self._native.is_recorded():
             self._foreseen.look()
+        if self._shared is not None and not self._plan_is_near(tensors):
+            self._limit_calls_without_a_plan()
         function.arguments, function.keywords = arguments, keywords
         try:
             with obeying_interrupts(), self.share.told(tensors) if self.share else nullcontext():
                 self._native.run(tensors)
-            self._fix_share(tensors)
+            self._note_share(tensors)
             return without_history(function.result)
         finally:
             function.arguments, function.keywords, function.result = (), {}, None
