@@ -183,7 +183,7 @@ class FollowedStep(CapturedStep):
 
     def _plan_is_near(self, tensors: list[torch.Tensor]) -> bool:
         """Says whether the recording of the first call is planned at the call with these inputs."""
-        leaves = [p for module in self._modules for p in module.parameters()]
+        leaves: list[torch.Tensor] = [p for module in self._modules for p in module.parameters()]
         leaves += [t for t in tensors if t.is_leaf]
         return (
             self._first == _kinds_of(tensors)
