@@ -156,6 +156,30 @@ def test_a_step_that_is_gone_holds_nothing(mode: Any) -> None:
     assert reprise.live_bytes() == before
 
 
+@pytest.mark.parametrize("mode", ["auto", "chain", "online"])
+def test_nothing_stays_of_a_step_whose_owner_is_in_it(mode: Any) -> None:
+    """The loop of a library holds the step, and the step reaches the loop."""
+    gc.collect()
+    before = reprise.live_bytes()
+
+    def trained() -> None:
+        loop = Loop(torch.optim.SGD)
+        owner: dict[str, Any] = {}
+
+        def step(x: Any) -> Any:
+            assert owner
+            return loop.step(x)
+
+        owner["step"] = by_kind(step, budget="1 GiB", mode=mode)
+        for _ in range(3):
+            owner["step"](batch(64))
+            loop.update()
+
+    trained()
+    gc.collect()
+    assert reprise.live_bytes() == before
+
+
 def test_a_share_is_the_same_bytes_whatever_lives_later() -> None:
     loop, x = Loop(), batch(1024)
     step = reprise.capture(loop.step, x, on_miss="recapture")

@@ -181,7 +181,7 @@ def test_an_empty_tensor_in_the_step() -> None:
 
     x = torch.randn(4, 8)
     captured = reprise.capture(step, x, lockstep="always")
-    captured.plan(budget="100%")
+    captured.plan(budget="120%")  # with room for what is compared
     for _ in range(3):
         net.zero_grad()
         expected = net(x).square().mean().detach()

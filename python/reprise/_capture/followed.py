@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -37,6 +38,7 @@ class FollowedFunction:
     def __init__(self, step: Any) -> None:
         self._step = step
         self.began = False  # Says whether the function of the last call ran, or a part of it.
+        self.added_to: set[int] = set()  # the ids of leaves with gradients from before
         self.arguments: tuple[Any, ...] = ()
         self.keywords: dict[str, Any] = {}
         self.result: Any = None
@@ -44,7 +46,7 @@ class FollowedFunction:
     def __call__(self, _tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         self.began = True
         # A checkpoint that stops early would leave its last operation half-way.
-        with set_checkpoint_early_stop(False), host_copies():
+        with set_checkpoint_early_stop(False), host_copies(self.added_to):
             try:
                 self.result = self._step(*self.arguments, **self.keywords)
             except BaseException as error:
@@ -106,8 +108,9 @@ class FollowedStep(CapturedStep):
         tensors = self._tensors(arguments, keywords)
         self._device = tensors[0].device
         self._inputs = len(tensors)
+        # The runtime does not keep the function alive: Python's collector sees nothing there.
         self._native = _runtime.CapturedStep(
-            self._function,
+            weakref.proxy(self._function),
             tensors,
             **request.options(self._device, self._foreseen),
             modules=self._modules,
@@ -183,13 +186,16 @@ class FollowedStep(CapturedStep):
 
     def _plan_is_near(self, tensors: list[torch.Tensor]) -> bool:
         """Says whether the recording of the first call is planned at the call with these inputs."""
-        leaves: list[torch.Tensor] = [p for module in self._modules for p in module.parameters()]
-        leaves += [t for t in tensors if t.is_leaf]
         return (
             self._first == _kinds_of(tensors)
-            and all(leaf.grad is None for leaf in leaves)
+            and all(leaf.grad is None for leaf in self._leaves(tensors))
             and not self.report().last_difference
         )
+
+    def _leaves(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the leaves that the step may have gradients for, as far as it shows them."""
+        leaves: list[torch.Tensor] = [p for module in self._modules for p in module.parameters()]
+        return leaves + [t for t in tensors if t.is_leaf]
 
     def _last_miss(self) -> str:
         """Returns the difference at the last call that the recordings did not fit, or ""."""
@@ -218,6 +224,7 @@ class FollowedStep(CapturedStep):
         if self._shared is not None and not self._plan_is_near(tensors):
             self._limit_calls_without_a_plan()
         function.arguments, function.keywords = arguments, keywords
+        function.added_to = {id(leaf) for leaf in self._leaves(tensors) if leaf.grad is not None}
         try:
             with obeying_interrupts(), self.share.told(tensors) if self.share else nullcontext():
                 self._native.run(tensors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -81,6 +81,17 @@ def _touching(name: str) -> Callable[..., Any]:
     return accessor
 
 
+def _setting(access: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an accessor that takes another gradient for that from before."""
+
+    def accessor(leaf: torch.Tensor, *value: Any) -> Any:
+        if getattr(_following, "depth", 0) > 0:
+            _following.added_to.discard(id(leaf))
+        return access(leaf, *value)
+
+    return accessor
+
+
 _STATE = ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed")
 
 
@@ -106,8 +117,8 @@ def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*arguments: Any, **keywords: Any) -> Any:
         if getattr(_following, "depth", 0) > 0:
-            if _following.passes > 0:
-                _runtime.touch_gradients()
+            if _following.passes > 0 and _following.added_to:
+                _runtime.leave_recording("a second backward pass adds to gradients from before")
             _following.passes += 1
         return original(*arguments, **keywords)
 
@@ -119,7 +130,9 @@ _REPLACED: dict[str, Any] = {
     "tolist": _tolist,
     "__repr__": _repr,
     "__deepcopy__": _deepcopy,
-    "grad": property(_touching("__get__"), _touching("__set__"), _touching("__delete__")),
+    "grad": property(
+        _touching("__get__"), _setting(_touching("__set__")), _setting(_touching("__delete__"))
+    ),
 }
 _INHERITED = {name: getattr(torch.Tensor, name) for name in _REPLACED if name != "grad"}
 
@@ -137,10 +150,13 @@ def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
 
 
 @contextlib.contextmanager
-def host_copies() -> Iterator[None]:
+def host_copies(added_to: Iterable[int] = ()) -> Iterator[None]:
     """While the scope lasts, host code of this thread reads copies of tensors.
 
     What a followed step has to know of besides is told: gradients from before, random states.
+
+    Args:
+        added_to: The ids of leaves with gradients from before.
     """
     global _runs
     with _lock:
@@ -155,7 +171,7 @@ def host_copies() -> Iterator[None]:
             _replace(torch.autograd, "backward", _adding)
     _following.depth = getattr(_following, "depth", 0) + 1
     if _following.depth == 1:
-        _following.passes = 0
+        _following.passes, _following.added_to = 0, set(added_to)
     try:
         yield
     finally:
