@@ -111,7 +111,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a["numbers"] == b["numbers"] and all(torch.equal(x, y) for x, y in tensors)
 
 
-@pytest.mark.parametrize("mode", ["graph", "chain", "online"])
+@pytest.mark.parametrize("mode", ["auto", "follow", "graph", "chain", "online"])
 def test_each_mode_has_the_bits_of_the_plain_trainer(mode: str, tmp_path: pathlib.Path) -> None:
     """With accumulation, clipping, logs, validation and a schedule."""
     options: dict[str, Any] = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
@@ -119,11 +119,12 @@ def test_each_mode_has_the_bits_of_the_plain_trainer(mode: str, tmp_path: pathli
     assert {"train_step", "train_epoch", "double", "val"} <= expected["numbers"][1].keys()
     found = fit(Net(), tmp_path, 2**30, mode, **options)
     assert same(found, expected)
-    assert found["report"].mode == mode
+    assert found["report"].mode == ("follow" if mode == "auto" else mode)
     assert found["report"].steps == 10
 
 
-def test_a_step_that_logs_is_captured_once(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("mode", ["auto", "graph"])
+def test_a_step_that_logs_is_captured_once(mode: str, tmp_path: pathlib.Path) -> None:
     """With a progress bar and a running mean, which the trainer writes down at each batch."""
 
     class Logs(Net):
@@ -134,13 +135,16 @@ def test_a_step_that_logs_is_captured_once(tmp_path: pathlib.Path) -> None:
 
     options: dict[str, Any] = {"enable_progress_bar": True, "log_every_n_steps": 1}
     expected = fit(Logs(), tmp_path, None, **options)
-    found = fit(Logs(), tmp_path, 2**30, "graph", **options)
+    found = fit(Logs(), tmp_path, 2**30, mode, **options)
     assert same(found, expected)
     works = [one.work for one in found["report"].overheads]
     assert works == ["choose a mode", "capture", "plan"]
 
 
-@pytest.mark.parametrize(("mode", "share"), [("graph", 50), ("chain", 50), ("online", 70)])
+SHARES = [("follow", 70), ("graph", 50), ("chain", 50), ("online", 70)]
+
+
+@pytest.mark.parametrize(("mode", "share"), SHARES)
 def test_half_of_the_memory_above_parameters(mode: str, share: int, tmp_path: pathlib.Path) -> None:
     reprise.install_cpu_allocator()
     gc.collect()  # Trainers of earlier tests are circles of references.
@@ -155,9 +159,10 @@ def test_half_of_the_memory_above_parameters(mode: str, share: int, tmp_path: pa
     assert found["report"].measured_peak_bytes <= budget
 
 
-def test_mixed_precision(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("mode", ["auto", "graph"])
+def test_mixed_precision(mode: str, tmp_path: pathlib.Path) -> None:
     expected = fit(Net(), tmp_path, None, precision="bf16-mixed")
-    assert same(fit(Net(), tmp_path, 2**30, "graph", precision="bf16-mixed"), expected)
+    assert same(fit(Net(), tmp_path, 2**30, mode, precision="bf16-mixed"), expected)
 
 
 def test_resuming(tmp_path: pathlib.Path) -> None:
@@ -188,13 +193,16 @@ class WithHook(Net):
         self.calls += 1
 
 
+@pytest.mark.parametrize("mode", ["auto", "online"])
 @pytest.mark.parametrize("kind", [ByIndex, ByStep, WithHook])
-def test_steps_that_have_to_run_as_python(kind: Any, tmp_path: pathlib.Path) -> None:
+def test_steps_that_have_to_run_as_python(kind: Any, mode: str, tmp_path: pathlib.Path) -> None:
     plain, ours = kind(), kind()
     expected = fit(plain, tmp_path, None)
-    found = fit(ours, tmp_path, 2**30)
+    found = fit(ours, tmp_path, 2**30, mode)
     assert same(found, expected)
-    assert found["report"].mode == "online"
+    assert found["report"].mode == ("follow" if mode == "auto" else mode)
+    if mode == "auto":
+        assert found["report"].predicted_peak_bytes > 0  # The last step had a plan.
     assert ours.calls == plain.calls
     with pytest.raises(reprise.InputError, match="as Python"):
         fit(kind(), tmp_path, 2**30, "graph")

@@ -184,14 +184,36 @@ def test_train_step_says_what_was_found_and_goes_on() -> None:
         return loss
 
     x = torch.randn(8, 16)
-    step = reprise.train_step(train, x)
-    assert step.mode == "graph"
+    step = reprise.train_step(train, x, mode="graph")
     step(x)
     scale.value = 0.5
     with pytest.warns(RuntimeWarning, match="Lockstep found this"):
         found = step(x)
     assert torch.equal(found, train(x))
     assert "gives 0.5" in step.last_miss
+
+
+def test_a_train_step_that_is_followed_has_nothing_to_find() -> None:
+    torch.manual_seed(1)
+    net, scale = Net().eval(), ctypes.c_double(1.0)
+
+    def train(x: Any) -> Any:
+        loss = (net(x) * scale.value).square().mean()
+        loss.backward()
+        return loss
+
+    x = torch.randn(8, 16)
+    step = reprise.train_step(train, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in (1.0, 1.0, 0.5, 0.25):
+            scale.value = value
+            found = step(x)
+            net.zero_grad()
+            assert torch.equal(found, train(x))
+            net.zero_grad()
+    report = step.report()
+    assert isinstance(report, reprise.StepReport) and report.left == 1
 
 
 def test_nothing_is_said_of_programs_that_do_not_change() -> None:

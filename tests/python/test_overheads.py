@@ -102,15 +102,36 @@ def test_a_search_that_fails_is_there_with_its_reason() -> None:
 
 def test_choices_of_a_mode_are_there() -> None:
     loop, x = Loop(), batch(64)
-    works = [one.work for one in reprise.train_step(loop.step, x, budget="100%").report().overheads]
+    made = reprise.train_step(loop.step, x, budget="100%", mode="graph")
+    works = [one.work for one in made.report().overheads]
     assert works == ["choose a mode", "capture", "plan"]
-    step = by_kind(loop.step, budget="100%")
+    step = by_kind(loop.step, budget="100%", mode="graph")
     step(x)
+    loop.net.zero_grad()
     step(batch(32))
     first, second = (o for o in step.report().overheads if o.work == "choose a mode")
     assert first.why == "it is the first step"
     assert second.why == "these inputs are of another kind"
     assert first.found.startswith("graph mode, the step was recorded")
+
+
+def test_a_followed_step_is_chosen_once_and_planned_between_two_calls() -> None:
+    loop, x = Loop(), batch(64)
+    kinds = by_kind(loop.step, budget="100%")
+    for step in (reprise.train_step(loop.step, x, budget="100%"), kinds):
+        works = []
+        for _ in range(3):
+            step(x)
+            loop.net.zero_grad()
+            works.append([one.work for one in step.report().overheads])
+        assert works[0] == ["choose a mode"]
+        assert works[1] == works[2] == ["choose a mode", "capture", "plan"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in (32, 16, 8):
+            kinds(batch(rows))
+            loop.net.zero_grad()
+    assert [one.work for one in kinds.report().overheads].count("choose a mode") == 1
 
 
 def test_searches_of_online_mode_are_there() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import reprise
 import torch
+from reprise._capture.followed import FollowedStep
 from reprise.integrations.steps import by_kind
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("runtime")
-MODES: list[Any] = ["graph", "chain", "online"]
+MODES: list[Any] = ["follow", "graph", "chain", "online"]
 
 
 class Layer(nn.Module):
@@ -92,7 +93,7 @@ def plain_peak(model: nn.Module, rows: int) -> int:
     return reprise.peak_bytes()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["auto", *MODES])
 def test_bits_in_a_budget(mode: Any) -> None:
     reprise.install_cpu_allocator()
     gc.collect()
@@ -104,11 +105,12 @@ def test_bits_in_a_budget(mode: Any) -> None:
     step = by_kind(step_of(planned), budget=budget, mode=mode, time_limit=2)
     assert same(loop(planned, step, [512] * 5), expected)
     report = step.report()
-    assert (report.mode, report.budget_bytes, report.steps) == (mode, budget, 5)
+    taken = "follow" if mode == "auto" else mode
+    assert (report.mode, report.budget_bytes, report.steps) == (taken, budget, 5)
     assert 0 < report.measured_peak_bytes <= budget
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["auto", *MODES])
 def test_kinds_of_inputs(mode: Any) -> None:
     plain = Net(3)
     planned = copy.deepcopy(plain)
@@ -119,9 +121,10 @@ def test_kinds_of_inputs(mode: Any) -> None:
     assert step.report().kinds == 2  # of three
 
 
-def test_train_and_eval() -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_train_and_eval(mode: Any) -> None:
     model = Net(2)
-    step = by_kind(step_of(model), budget=2**30, mode="graph", time_limit=1)
+    step = by_kind(step_of(model), budget=2**30, mode=mode, time_limit=1)
     for training in (True, False, True, False):
         model.train(training)
         twin = copy.deepcopy(model)
@@ -151,7 +154,7 @@ def test_the_share_is_of_the_plain_peak() -> None:
         assert budget * 10 >= peak * (5 if mode == "chain" else 7), mode
 
 
-def test_the_first_mode_that_the_step_allows() -> None:
+def test_the_first_mode_that_the_step_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Net(2)
 
     def reads(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -162,10 +165,22 @@ def test_the_first_mode_that_the_step_allows() -> None:
 
     step = by_kind(reads, budget=2**30, time_limit=1)
     step(*batch())
+    assert step.report().mode == "follow" and not step.report().refused
+
+    only = by_kind(reads, budget=2**30, mode="graph", time_limit=1)
+    with pytest.raises(reprise.InputError, match=r"not whole|item"):
+        only(*batch())
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise reprise.InputError("it cannot be followed")
+
+    monkeypatch.setattr(FollowedStep, "_tensors", fails)
+    step = by_kind(reads, budget=2**30, time_limit=1)
+    step(*batch())
     report = step.report()
     assert report.mode == "chain"
-    assert set(report.refused) == {"graph"}
-    assert "not whole" in report.refused["graph"] or "item" in report.refused["graph"]
+    assert set(report.refused) == {"follow"}
+    assert "it cannot be followed" in report.refused["follow"]
 
     class Reversed(Net):
         """It runs its layers in another order than they stand in."""
@@ -245,7 +260,7 @@ def test_layers_that_are_no_chain(kind: Any, reason: str) -> None:
 
 
 def test_a_budget_that_is_too_small_leaves_everything() -> None:
-    for mode in MODES[:2]:
+    for mode in ("graph", "chain", "online"):
         model = Net()
         before = [t.clone() for t in model.state_dict().values()]
         step = by_kind(step_of(model), budget="20 KiB", mode=mode, time_limit=1)

@@ -122,7 +122,7 @@ def test_a_captured_step_that_is_read_meanwhile(model: Whole) -> None:
     in_threads(work)
 
 
-@pytest.mark.parametrize("mode", ["auto", "chain", "online"])
+@pytest.mark.parametrize("mode", ["auto", "graph", "chain", "online"])
 def test_train_step(model: Whole, mode: str) -> None:
     stages = model.layers if mode == "chain" else None
     step = reprise.train_step(
@@ -132,7 +132,7 @@ def test_train_step(model: Whole, mode: str) -> None:
     expect_right(model, step)
 
 
-@pytest.mark.parametrize("mode", ["graph", "online"])
+@pytest.mark.parametrize("mode", ["auto", "graph", "online"])
 def test_steps_by_kind(model: Whole, mode: Any) -> None:
     expect_right(model, by_kind(step_of(model), budget="1GB", mode=mode))
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import reprise
 import torch
+from reprise._capture.followed import FollowedStep
 from reprise._modes.modes import Works, choose
 from torch import nn
 
 F: Any = nn.functional
 Step = Callable[..., Any]
+MODES = ("auto", "follow", "chain", "online", "graph")
 
 pytestmark = pytest.mark.skipif(
     tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13),
@@ -43,7 +45,6 @@ def batches(steps: int, rows: int = 512) -> list[tuple[torch.Tensor, torch.Tenso
 
 def simple(model: nn.Module) -> Step:
     def step(x: torch.Tensor, y: torch.Tensor) -> Any:
-        model.zero_grad()
         loss: Any = F.cross_entropy(model(x), y)
         loss.backward()
         return loss
@@ -55,7 +56,6 @@ def branching(model: nn.Module) -> Step:
     """A step with a branch that depends on data, so that it has two outcomes."""
 
     def step(x: torch.Tensor, y: torch.Tensor) -> Any:
-        model.zero_grad()
         loss: Any = F.cross_entropy(model(x), y)
         if x[0, 0] > 0:
             loss = loss * 2 + model(x * 2).square().mean()
@@ -66,13 +66,23 @@ def branching(model: nn.Module) -> Step:
 
 
 def with_a_float(model: nn.Module) -> Step:
-    """A step that no recording can repeat: it computes with a number from a tensor."""
+    """A step that no replay can repeat alone: it computes with a number from a tensor."""
 
     def step(x: torch.Tensor, y: torch.Tensor) -> Any:
-        model.zero_grad()
         loss: Any = F.cross_entropy(model(x * (1 / x.abs().max().item())), y)
         loss.backward()
         return loss
+
+    return step
+
+
+def clearing(model: nn.Module) -> Step:
+    """A step that frees the gradients of the call before."""
+    inner = simple(model)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        model.zero_grad()
+        return inner(x, y)
 
     return step
 
@@ -104,62 +114,116 @@ def assert_trains_like(
     model: nn.Module,
     step: reprise.TrainStep,
     data: list[tuple[torch.Tensor, torch.Tensor]],
+    clears: bool = True,
 ) -> None:
+    """Trains both. After each call bits and budget are right, and the loop frees gradients."""
     for number, (x, y) in enumerate(data):
         torch.manual_seed(number)
         expected = plain_step(x, y).detach()
         wanted = state_of(plain)
         torch.manual_seed(number)
+        reprise.reset_peak()
         loss = step(x, y)
+        peak = reprise.peak_bytes()
         assert not loss.requires_grad and torch.equal(loss, expected)
         assert_same(state_of(model), wanted)
+        budget = step.report().budget_bytes
+        # With a share there is none at the first call: it is a share of that call's peak.
+        assert budget is None or peak <= budget
+        if clears:
+            plain.zero_grad()
+            model.zero_grad()
 
 
-def test_a_simple_step_is_recorded_and_planned() -> None:
+def left(step: reprise.TrainStep) -> int:
+    """Returns the number of calls of a followed step that had no plan."""
+    report = step.report()
+    assert isinstance(report, reprise.StepReport), str(step)
+    return report.left
+
+
+def test_a_simple_step_is_followed_and_planned() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+    before = state_of(model)
+    step = reprise.train_step(simple(model), *data[0], budget="70%")
+    assert_same(state_of(model), before)
+    assert step.mode == "follow"
+    assert [tried.mode for tried in step.tried] == ["follow"]
+    assert_trains_like(plain, simple(plain), model, step, data)
+    report = step.report()
+    assert isinstance(report, reprise.StepReport)
+    assert report.measured_peak_bytes == report.predicted_peak_bytes and report.left == 1
+    assert step.calls == {"follow": 4}
+    assert "beside a plan" in str(step) and "4 in follow mode" in str(step)
+    assert "follow" in repr(step) and "beside a plan" in step._repr_html_()
+
+
+def test_a_simple_step_is_recorded_and_planned_where_graph_mode_is_asked_for() -> None:
     plain = network()
     model = copy.deepcopy(plain)
     data = batches(3)
     before = state_of(model)
-    step = reprise.train_step(simple(model), *data[0], budget="70%")
+    step = reprise.train_step(clearing(model), *data[0], budget="70%", mode="graph")
     assert_same(state_of(model), before)
     assert step.mode == "graph"
     assert [tried.mode for tried in step.tried] == ["graph"]
-    assert_trains_like(plain, simple(plain), model, step, data)
+    assert_trains_like(plain, clearing(plain), model, step, data, clears=False)
     report = step.report()
-    assert isinstance(report, reprise.StepReport)
     assert report.budget_bytes is not None and report.measured_peak_bytes <= report.budget_bytes
     assert step.calls == {"graph": 3}
     assert "a plan fits" in str(step) and "3 in graph mode" in str(step)
     assert "graph" in repr(step) and "a plan fits" in step._repr_html_()
 
 
-def test_a_branch_is_compared_and_the_other_one_is_recorded_when_it_comes_again() -> None:
+@pytest.mark.parametrize("budget", ["75%", "4 MiB"])
+def test_a_step_that_frees_the_gradients_of_the_call_before(budget: str) -> None:
     plain = network()
     model = copy.deepcopy(plain)
-    data = batches(6)
+    data = batches(4)
+    step = reprise.train_step(clearing(model), *data[0], budget=budget)
+    assert_trains_like(plain, clearing(plain), model, step, data, clears=False)
+    assert step.report().budget_bytes is not None
+    assert step.calls == {"follow": 4}
+
+
+@pytest.mark.parametrize("mode", ["auto", "graph"])
+def test_both_ways_of_a_branch_are_recorded(mode: str) -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(8)
     for number, (x, _) in enumerate(data):
         x[0, 0] = 1.0 if number % 2 == 0 else -1.0
-    step = reprise.train_step(branching(model), *data[0], budget="90%")
-    assert step.mode == "guarded graph"
-    assert "compared at each call" in step.tried[-1].reason
+    step = reprise.train_step(branching(model), *data[0], budget="90%", mode=mode)
+    assert step.mode == ("follow" if mode == "auto" else "guarded graph")
     assert_trains_like(plain, branching(plain), model, step, data)
-    assert step.calls == {"guarded graph": 5, "online": 1}
-    assert "test_train_step.py" in step.last_miss
+    assert step.calls == {step.mode: 8}
+    if mode == "auto":
+        assert left(step) == 3  # the first one, and the other way twice
+        assert "test_train_step.py" in step.last_miss
+    else:
+        assert "compared at each call" in step.tried[-1].reason
 
 
-def test_a_step_that_cannot_be_recorded_runs_online() -> None:
+def test_a_step_that_computes_with_a_number_from_a_tensor() -> None:
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(4)
+    step = reprise.train_step(with_a_float(model), *data[0], budget="75%")
+    assert_trains_like(plain, with_a_float(plain), model, step, data)
+    assert step.calls == {"follow": 4} and left(step) == 1
+
+
+def test_a_step_runs_online_if_that_is_asked_for() -> None:
     plain = network()
     model = copy.deepcopy(plain)
     data = batches(3)
     before = state_of(model)
-    step = reprise.train_step(with_a_float(model), *data[0], budget="75%")
+    step = reprise.train_step(with_a_float(model), *data[0], budget="75%", mode="online")
     assert_same(state_of(model), before)
     assert step.mode == "online"
-    assert [(tried.mode, tried.works) for tried in step.tried] == [
-        ("graph", False),
-        ("online", True),
-    ]
-    assert "cannot be captured" in step.tried[0].reason
+    assert [(tried.mode, tried.works) for tried in step.tried] == [("online", True)]
     assert_trains_like(plain, with_a_float(plain), model, step, data)
     report = step.report()
     assert isinstance(report, reprise.OnlineReport)
@@ -168,12 +232,14 @@ def test_a_step_that_cannot_be_recorded_runs_online() -> None:
     assert step.calls == {"online": 3}
 
 
-def test_stages_come_before_online_mode() -> None:
+def test_stages_run_as_a_chain() -> None:
     plain = network()
     model = copy.deepcopy(plain)
     data = batches(3)
     before = state_of(model)
-    step = reprise.train_step(with_a_float(model), *data[0], budget="75%", stages=model)
+    step = reprise.train_step(
+        with_a_float(model), *data[0], budget="75%", stages=model, mode="chain"
+    )
     assert_same(state_of(model), before)
     assert step.mode == "chain"
     assert "forward" not in model.__dict__
@@ -205,31 +271,37 @@ def test_a_list_of_stages_stands_for_a_module() -> None:
     assert_trains_like(plain, simple(plain), model, step, data)
 
 
-def test_other_shapes_run_online_and_are_recorded_when_they_come_twice() -> None:
+@pytest.mark.parametrize("budget", ["2 GiB", "80%"])
+def test_other_shapes_are_recorded_when_they_come_twice(budget: str) -> None:
     plain = network()
     model = copy.deepcopy(plain)
-    large, small = batches(3), batches(4, rows=300)
-    step = reprise.train_step(simple(model), *large[0], budget="2 GiB")
-    assert_trains_like(plain, simple(plain), model, step, [large[0], small[0], large[1]])
-    assert step.calls == {"graph": 2, "online": 1}
-    assert_trains_like(plain, simple(plain), model, step, small)
-    assert step.calls == {"graph": 5, "online": 2}
-    assert "captured for something else" in step.last_miss
+    large, small = batches(5), batches(4, rows=300)
+    step = reprise.train_step(simple(model), *large[0], budget=budget)
+    assert_trains_like(plain, simple(plain), model, step, [*large[:2], small[0], large[2]])
+    assert left(step) == 2  # the first call, and the other shape
+    assert_trains_like(plain, simple(plain), model, step, [*small[1:], *large[3:]])
+    assert left(step) == 3  # and its second call, which was recorded for a plan
+    assert step.calls == {"follow": 9}
 
 
-def test_what_python_says_runs_online_when_it_changes() -> None:
+@pytest.mark.parametrize("mode", ["auto", "graph"])
+def test_what_python_says_may_change(mode: str) -> None:
     plain = network()
     model = copy.deepcopy(plain)
-    data = batches(3)
-    step = reprise.train_step(simple(model), *data[0], budget="2 GiB")
+    data = batches(4)
+    step = reprise.train_step(simple(model), *data[0], budget="2 GiB", mode=mode)
+    assert_trains_like(plain, simple(plain), model, step, data[:2])
     for module in (plain, model):
         module[0][2].p = 0.3  # type: ignore[index]
-    assert_trains_like(plain, simple(plain), model, step, data[:1])
-    assert step.calls == {"online": 1}
-    assert "was 0.1 and is 0.3" in step.last_miss
+    assert_trains_like(plain, simple(plain), model, step, data[2:])
+    if mode == "graph":
+        assert step.calls == {"graph": 4}
+        assert "was 0.1 and is 0.3" in step.last_miss
+    else:
+        assert left(step) == 1  # The plan uses the number of the call.
 
 
-def test_gradients_that_a_recording_cannot_take_run_online() -> None:
+def test_gradients_that_are_added_up_and_read() -> None:
     plain = network()
     model = copy.deepcopy(plain)
     data = batches(4)
@@ -244,16 +316,9 @@ def test_gradients_that_a_recording_cannot_take_run_online() -> None:
         return function
 
     step = reprise.train_step(clipping(model), *data[0], budget="2 GiB")
-    for x, y in data:  # Gradients are added up, and clipped together at each step.
-        state = torch.get_rng_state()
-        expected = clipping(plain)(x, y)
-        torch.set_rng_state(state)
-        assert torch.equal(step(x, y), expected)
-        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-            assert one.grad is not None and other.grad is not None
-            assert torch.equal(one.grad, other.grad)
-    assert step.calls == {"graph": 1, "online": 3}
-    assert "has a gradient already" in step.last_miss
+    # Gradients are added up, and clipped together at each step.
+    assert_trains_like(plain, clipping(plain), model, step, data, clears=False)
+    assert step.calls == {"follow": 4}
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam])
@@ -268,7 +333,7 @@ def test_an_optimizer_of_the_step(kind: Any) -> None:
     step = reprise.train_step(simple(model), *data[0], optimizer=optimizers[1], budget="2 GiB")
     assert_same(state_of(model), before)
     assert not optimizers[1].state
-    assert step.mode == ("online" if kind is torch.optim.NAdam else "graph")
+    assert step.mode == ("online" if kind is torch.optim.NAdam else "follow")
     for number, (x, y) in enumerate(data):
         torch.manual_seed(number)
         expected = simple(plain)(x, y).detach()
@@ -278,12 +343,17 @@ def test_an_optimizer_of_the_step(kind: Any) -> None:
         torch.manual_seed(number)
         assert torch.equal(step(x, y), expected)
         assert_same(state_of(model, optimizers[1]), wanted)
+    if step.mode == "follow":
+        assert left(step) == 1
+    else:
+        assert step.tried[0].mode == "follow" and "NAdam" in step.tried[0].reason
 
 
-def test_gradients_before_a_step_with_its_optimizer_run_online() -> None:
+@pytest.mark.parametrize("mode", ["auto", "online"])
+def test_gradients_before_a_step_with_its_optimizer(mode: str) -> None:
     plain = network()
     model = copy.deepcopy(plain)
-    data = batches(3)
+    data = batches(4)
 
     def adding(net: nn.Module) -> Step:
         def function(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -294,7 +364,8 @@ def test_gradients_before_a_step_with_its_optimizer_run_online() -> None:
         return function
 
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (plain, model)]
-    step = reprise.train_step(adding(model), *data[0], optimizer=optimizers[1], budget="2 GiB")
+    options: Any = {"optimizer": optimizers[1], "budget": "2 GiB", "mode": mode}
+    step = reprise.train_step(adding(model), *data[0], **options)
     for number, (x, y) in enumerate(data):
         for net, train in ((plain, adding(plain)), (model, step)):
             torch.manual_seed(number)
@@ -305,10 +376,13 @@ def test_gradients_before_a_step_with_its_optimizer_run_online() -> None:
         optimizers[0].zero_grad()
         torch.manual_seed(9)
         assert_same(state_of(model, optimizers[1]), state_of(plain, optimizers[0]))
-    assert step.calls == {"graph": 2, "online": 1}
+    if mode == "auto":
+        assert step.calls == {"follow": 4} and left(step) == 2
 
 
-def test_a_step_that_updates_its_parameters_runs_online() -> None:
+@pytest.mark.parametrize("budget", ["2 GiB", "90%"])
+@pytest.mark.parametrize("mode", ["auto", "online"])
+def test_a_step_that_updates_its_parameters(mode: str, budget: str) -> None:
     plain = network()
     model = copy.deepcopy(plain)
     data = batches(4)
@@ -331,9 +405,8 @@ def test_a_step_that_updates_its_parameters_runs_online() -> None:
     torch.manual_seed(7)
     first(*data[3])  # The optimizer has state when the step is tried.
     before = state_of(model, optimizers[1])
-    step = reprise.train_step(first, *data[0], budget="2 GiB")
+    step = reprise.train_step(first, *data[0], budget=budget, mode=mode)
     assert_same(state_of(model, optimizers[1]), before)
-    assert step.mode == "online"
     assert_trains_like(plain, plain_step, model, step, data)
     assert_same(state_of(model, optimizers[1]), state_of(plain, optimizers[0]))
 
@@ -342,9 +415,11 @@ def test_no_mode_fits() -> None:
     model = network()
     (x, y), *_ = batches(1)
     before = state_of(model)
+    budget = reprise.live_bytes() + 200_000
+    step = reprise.train_step(simple(model), x, y, budget=budget, stages=model)
     with pytest.raises(reprise.BudgetError, match="cannot be trained in this budget") as raised:
-        reprise.train_step(simple(model), x, y, budget=reprise.live_bytes() + 200_000, stages=model)
-    for mode in ("- graph: no", "- chain: no", "- online: no"):
+        step(x, y)
+    for mode in ("- follow: no", "- chain: no", "- online: no"):
         assert mode in str(raised.value)
     assert raised.value.requested > raised.value.budget > 0
     assert_same(state_of(model), before)
@@ -352,12 +427,14 @@ def test_no_mode_fits() -> None:
         reprise.train_step(simple(model), x, y, budget=reprise.live_bytes() + 1, mode="online")
 
 
+@pytest.mark.parametrize("after", ["chain", "online"])
 def test_a_mode_that_fails_at_a_later_call_makes_room_for_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     model = network()
     (x, y), *_ = batches(1)
-    step = reprise.train_step(simple(model), x, y, budget="100%")
+    stages = model if after == "chain" else None
+    step = reprise.train_step(simple(model), x, y, budget="100%", stages=stages)
 
     def call() -> Any:
         torch.manual_seed(3)
@@ -371,12 +448,16 @@ def test_a_mode_that_fails_at_a_later_call_makes_room_for_the_next(
     def fails(*_: Any, **__: Any) -> Any:
         raise reprise.BudgetError("there is no room", 2, 1, 3)
 
-    monkeypatch.setattr(type(step._runner), "__call__", fails)
     assert torch.equal(call(), expected)
-    assert torch.equal(call(), expected)
-    assert step.calls == {"graph": 1, "online": 2}
-    assert step.mode == "online"
-    assert "- graph: no: at a later call: there is no room" in str(step)
+    budget = step.report().budget_bytes
+    monkeypatch.setattr(FollowedStep, "_tensors", fails)
+    for _ in range(2):
+        assert torch.equal(call(), expected)
+        report = step.report()
+        assert budget is not None and report.budget_bytes == budget >= report.measured_peak_bytes
+    assert step.calls == {"follow": 2, after: 2}
+    assert step.mode == after
+    assert "- follow: no: at a later call: there is no room" in str(step)
 
 
 def test_a_mode_that_failed_holds_no_memory_beside_the_next_one() -> None:
@@ -397,17 +478,31 @@ def test_an_error_of_the_step_is_that_of_the_step() -> None:
     model = network()
     (x, y), *_ = batches(1)
     before = state_of(model)
-    with pytest.raises(RuntimeError, match="shape"):
-        reprise.train_step(simple(model), x[:, :7], y, budget="2 GiB")
-    assert_same(state_of(model), before)
+    for mode in MODES:
+        options: Any = {"mode": mode, "budget": "2 GiB", "stages": model}
+        with pytest.raises(RuntimeError, match="shape"):
+            reprise.train_step(simple(model), x[:, :7], y, **options)(x[:, :7], y)
+        assert_same(state_of(model), before)
+
+    breaks = False
 
     def broken(x: torch.Tensor) -> torch.Tensor:
         simple(model)(x, y)
-        raise KeyError("mine")
+        if breaks:
+            raise KeyError("mine")
+        return x
 
-    with pytest.raises(KeyError, match="mine"):
-        reprise.train_step(broken, x, budget="2 GiB")
-    assert_same(state_of(model), before)
+    for mode in ("auto", "online", "graph"):
+        breaks = False
+        step = reprise.train_step(broken, x, mode=mode, budget="2 GiB")
+        for _ in range(2):
+            step(x)
+            model.zero_grad()
+        before, breaks = state_of(model), True
+        with pytest.raises(KeyError, match="mine"):
+            # In graph mode the function runs when it is recorded.
+            reprise.train_step(broken, x, mode=mode) if mode == "graph" else step(x)
+        assert_same(state_of(model), before)
 
 
 def test_a_mode_of_ones_own() -> None:
@@ -418,7 +513,7 @@ def test_a_mode_of_ones_own() -> None:
     with pytest.raises(reprise.InputError, match="cannot be captured"):
         reprise.train_step(with_a_float(model), x, y, mode="graph")
     unlimited = reprise.train_step(with_a_float(model), x, y)
-    assert unlimited.mode == "online" and unlimited(x, y).isfinite()
+    assert unlimited.mode == "follow" and unlimited(x, y).isfinite()
 
 
 def test_arguments() -> None:
@@ -446,5 +541,74 @@ def test_objects_of_the_users_own_are_returned() -> None:
         return Result(simple(model)(x, y))
 
     taken = reprise.train_step(step, x, y, budget="2 GiB")
-    assert taken.mode == "online"
-    assert isinstance(taken(x, y), Result)
+    for _ in range(3):
+        result = taken(x, y)
+        assert isinstance(result, Result) and result.loss.isfinite()
+        model.zero_grad()
+    assert left(taken) == 1
+
+
+@pytest.mark.parametrize("after", ["chain", "online"])
+def test_a_first_call_that_does_not_fit_is_right_in_the_next_mode(after: str) -> None:
+    """Gradients, buffers, the random state and lists of Python are as if it had not begun."""
+    plain = network()
+    model = copy.deepcopy(plain)
+    data = batches(3)
+    losses: list[float] = []
+    room = iter([False])
+
+    def logs(x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss = simple(model)(x, y)
+        losses.append(float(loss.detach()))
+        if not next(room, True):
+            raise reprise.BudgetError("there is no room", 2, 1, 3)
+        return loss
+
+    stages = model if after == "chain" else None
+    step = reprise.train_step(logs, *data[0], budget="2 GiB", stages=stages)
+    assert_trains_like(plain, simple(plain), model, step, data)
+    assert step.calls == {after: 3} and len(losses) == 3
+    assert "- follow: no: at the first call: there is no room" in str(step)
+
+
+def test_a_later_call_that_has_begun_is_not_begun_again() -> None:
+    model = network()
+    data = batches(3)
+    losses: list[float] = []
+
+    def logs(x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss = simple(model)(x, y)
+        losses.append(float(loss.detach()))
+        if len(losses) == 3:
+            raise reprise.BudgetError("there is no room", 2, 1, 3)
+        return loss
+
+    step = reprise.train_step(logs, *data[0], budget="2 GiB")
+    for x, y in data[:2]:
+        step(x, y)
+        model.zero_grad()
+    before = state_of(model)
+    with pytest.raises(reprise.BudgetError, match=r"^there is no room"):
+        step(*data[2])
+    assert_same(state_of(model), before)
+    assert len(losses) == 3
+    step(*data[2])
+    assert step.calls == {"follow": 3}
+
+
+def test_a_first_call_that_has_updated_parameters_is_not_begun_again() -> None:
+    model = network()
+    (x, y), *_ = batches(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls: list[int] = []
+
+    def updates(x: torch.Tensor, y: torch.Tensor) -> Any:
+        simple(model)(x, y)
+        optimizer.step()
+        calls.append(1)
+        raise reprise.BudgetError("there is no room", 2, 1, 3)
+
+    step = reprise.train_step(updates, x, y, budget="2 GiB")
+    with pytest.raises(reprise.BudgetError, match=r"^there is no room"):
+        step(x, y)
+    assert len(calls) == 1

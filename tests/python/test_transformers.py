@@ -5,6 +5,7 @@ The models are tiny and have random weights; nothing is downloaded.
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import subprocess
@@ -132,7 +133,7 @@ def plain_peak(trainer: Any) -> int:
     return max(peaks)
 
 
-@pytest.mark.parametrize("mode", ["graph", "chain", "online"])
+@pytest.mark.parametrize("mode", ["auto", "follow", "graph", "chain", "online"])
 def test_each_mode_has_the_bits_of_the_plain_trainer(mode: str, tmp_path: pathlib.Path) -> None:
     """With accumulation, clipping by the global norm, a schedule and evaluation."""
     options = {
@@ -147,12 +148,12 @@ def test_each_mode_has_the_bits_of_the_plain_trainer(mode: str, tmp_path: pathli
     trainer = trainer_of(llama(), tmp_path, 2**30, mode, **options)
     assert same(results(trainer), expected)
     report = trainer.in_budget.report()
-    assert report.mode == mode
+    assert report.mode == ("follow" if mode == "auto" else mode)
     assert report.steps == 6
     assert all(entry["loss"] > 0 for entry in expected["log"] if "loss" in entry)
 
 
-@pytest.mark.parametrize("mode", ["graph", "chain", "online"])
+@pytest.mark.parametrize("mode", ["follow", "graph", "chain", "online"])
 def test_half_of_the_memory_above_parameters(mode: str, tmp_path: pathlib.Path) -> None:
     reprise.install_cpu_allocator()
     data = texts(4 * BATCH, (128,))
@@ -170,7 +171,7 @@ def test_half_of_the_memory_above_parameters(mode: str, tmp_path: pathlib.Path) 
     assert 0 < report.measured_peak_bytes <= budget
 
 
-@pytest.mark.parametrize("mode", ["graph", "online"])
+@pytest.mark.parametrize("mode", ["follow", "graph", "online"])
 def test_mixed_precision(mode: str, tmp_path: pathlib.Path) -> None:
     expected = results(trainer_of(llama(), tmp_path, None, bf16=True))
     assert same(results(trainer_of(llama(), tmp_path, 2**30, mode, bf16=True)), expected)
@@ -198,7 +199,7 @@ def test_low_rank_adapters_beside_frozen_weights(tmp_path: pathlib.Path) -> None
         return peft.get_peft_model(llama(), options)
 
     expected = results(trainer_of(model(), tmp_path, None))
-    for mode in ("graph", "chain"):
+    for mode in ("follow", "graph", "chain"):
         trainer = trainer_of(model(), tmp_path, 2**30, mode)
         assert same(results(trainer), expected), mode
         assert trainer.in_budget.report().mode == mode
@@ -266,8 +267,9 @@ def test_a_trainer_of_another_class(tmp_path: pathlib.Path) -> None:
     assert found.in_budget.report().kinds == 2  # 2 batches, and 1 at the end of the epoch
 
 
+@pytest.mark.parametrize("mode", ["auto", "graph"])
 @pytest.mark.parametrize("name", ["gpt2", "bert", "qwen3", "mixtral", "t5", "vit"])
-def test_other_models(name: str, tmp_path: pathlib.Path) -> None:
+def test_other_models(name: str, mode: str, tmp_path: pathlib.Path) -> None:
     t = transformers
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     vocabulary = {"vocab_size": VOCABULARY}
@@ -304,10 +306,10 @@ def test_other_models(name: str, tmp_path: pathlib.Path) -> None:
             for i in range(4 * BATCH)
         ]
     expected = results(trainer_of(model(), tmp_path, None, data=data))
-    trainer = trainer_of(model(), tmp_path, 2**30, data=data)
+    trainer = trainer_of(model(), tmp_path, 2**30, mode, data=data)
     assert same(results(trainer), expected)
     report = trainer.in_budget.report()
-    assert report.mode == "graph"
+    assert report.mode == ("follow" if mode == "auto" else mode)
     works = [one.work for one in report.overheads]
     assert works.count("choose a mode") == works.count("capture") == 1
     assert works.count("plan") <= 2
@@ -326,10 +328,11 @@ def test_gradient_checkpointing_is_switched_off(tmp_path: pathlib.Path) -> None:
     """TRL's trainers have it on by default. It changes no bits."""
     on: dict[str, Any] = {"gradient_checkpointing": True}
     expected = results(trainer_of(llama(), tmp_path, None, **on))
+    gc.collect()  # Trainers of earlier tests are circles of references, and a share counts them.
     with pytest.warns(RuntimeWarning, match="the plan decides what runs again"):
         trainer = trainer_of(llama(), tmp_path, "80%", **on)
     assert same(results(trainer), expected)
-    assert trainer.in_budget.report().mode == "graph"
+    assert trainer.in_budget.report().mode == "follow"
 
 
 def test_refusals(tmp_path: pathlib.Path) -> None:

@@ -147,8 +147,8 @@ def in_mode(way: str, loop: Loop, budget: int) -> Step:
         captured = reprise.capture(step, *sample)
         captured.plan(budget=budget, time_limit=0.5)
         return captured
-    if way in ("train_step", "online"):
-        mode = "auto" if way == "train_step" else "online"
+    if way in ("train_step", "graph", "online"):
+        mode = "auto" if way == "train_step" else way
         return reprise.train_step(step, *sample, budget=budget, mode=mode, time_limit=0.5)
     kind: Any = way.removeprefix("by_kind, ")
     return by_kind(step, budget=budget, mode=kind, time_limit=0.5)

@@ -378,6 +378,10 @@ class CapturedStep(RecordedStep):
         """The differences that lockstep found and that led to a new capture, in words."""
         return list(self._differences)
 
+    def _last_miss(self) -> str:
+        """Returns the difference at the last call that the recordings did not fit, or ""."""
+        return self._missed
+
     @in_turn
     def profile(self) -> Profile:
         """Returns the measured graph, and how it was measured."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,9 +15,10 @@ from .._planning.arguments import plan_options
 from .._planning.result import PlanResult
 from .._step.foreseen import ForeseenState
 from .._step.interrupt import note_interrupt, obeying_interrupts
-from .._step.memory import budget_for
+from .._step.memory import budget_for, peak_bytes
 from .._step.overhead import Overheads
-from .._step.tree import flatten
+from .._step.share import FixedShare, bytes_of, is_share
+from .._step.tree import flatten, without_history
 from .._step.turns import Turns
 from .._torch import _runtime
 from ..errors import InputError
@@ -34,19 +37,26 @@ class FollowedFunction:
 
     def __init__(self, step: Any) -> None:
         self._step = step
+        self.began = False  # Says whether the function of the last call ran, or a part of it.
+        self.added_to: set[int] = set()  # the ids of leaves with gradients from before
         self.arguments: tuple[Any, ...] = ()
         self.keywords: dict[str, Any] = {}
         self.result: Any = None
 
     def __call__(self, _tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.began = True
         # A checkpoint that stops early would leave its last operation half-way.
-        with set_checkpoint_early_stop(False), host_copies():
+        with set_checkpoint_early_stop(False), host_copies(self.added_to):
             try:
                 self.result = self._step(*self.arguments, **self.keywords)
             except BaseException as error:
                 note_interrupt(error)
                 raise
         return []
+
+
+def _kinds_of(tensors: list[torch.Tensor]) -> list[Any]:
+    return [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
 
 
 class _NoGuards:
@@ -68,7 +78,12 @@ class FollowedStep(CapturedStep):
     It is called like the function, and all that the function does in Python happens once a call.
     Numbers that it reads out of tensors, and numbers that it gives to operations, are those of the
     call. The first call is recorded while it runs; the calls that follow are planned.
+
+    Attributes:
+        share: The share of plain training's peak as bytes, or None if there is none, or none yet.
     """
+
+    share: FixedShare | None
 
     def __init__(
         self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -85,13 +100,18 @@ class FollowedStep(CapturedStep):
             lambda step: (p for module in step._modules for p in module.parameters()),
             request.optimizer,
         )
+        self.share = None
+        self._shared: dict[str, Any] | None = None  # the options of a plan for a share, till then
+        self._first_share: FixedShare | None = None
+        self._first: list[Any] = []  # the kinds of the first inputs
         self._guards: Any = _NoGuards()
         self._function = FollowedFunction(request.step)
         tensors = self._tensors(arguments, keywords)
         self._device = tensors[0].device
         self._inputs = len(tensors)
+        # The runtime does not keep the function alive: Python's collector sees nothing there.
         self._native = _runtime.CapturedStep(
-            self._function,
+            weakref.proxy(self._function),
             tensors,
             **request.options(self._device, self._foreseen),
             modules=self._modules,
@@ -120,6 +140,7 @@ class FollowedStep(CapturedStep):
             return self._plan(**options)
 
     def _plan(self, **options: Any) -> PlanResult | None:
+        self.share = self._shared = self._first_share = None
         if self._native.is_recorded():
             return super().plan(**options)
         limit = budget_for(options.pop("budget", None), self._device)
@@ -130,8 +151,60 @@ class FollowedStep(CapturedStep):
             "device_graph": False, "offload": None, "machine": None, "offload_optimizer": False,
             "offload_parameters": False, "observer": None,
         }  # fmt: skip
-        self._native.plan_ahead(**plan_options(budget=limit, **(defaults | options)))
+        options = defaults | options
+        if is_share(limit):
+            self._shared = {"share": limit, **options}
+        self._native.plan_ahead(**plan_options(budget=limit, **options))
         return None
+
+    def _note_share(self, tensors: list[torch.Tensor]) -> None:
+        """Makes the share bytes: those of the first plan, or of the first call, which ran plain."""
+        if self._shared is None:
+            return
+        report = self.report()
+        if self._first_share is None:
+            self._foreseen.look()
+            peak = peak_bytes() if self._device.type == "cpu" else report.measured_peak_bytes
+            budget = _core.resolve_budget(self._shared["share"], peak + self._foreseen())
+            self._first_share = FixedShare(budget, bytes_of(tensors))
+            self._first = _kinds_of(tensors)
+        elif report.plans == 0:
+            self._limit_calls_without_a_plan()
+        else:
+            assert report.budget_bytes is not None
+            self.share = FixedShare(report.budget_bytes, self._first_share.first_bytes)
+            self._shared = None
+
+    def _limit_calls_without_a_plan(self) -> None:
+        """Plans for the bytes of the share instead of the share, which limits no other call."""
+        if self._shared is None or self._first_share is None:
+            return
+        self.share = self._first_share
+        options = self._shared | {"budget": self.share.budget_bytes}
+        del options["share"]
+        self._native.plan_ahead(**plan_options(**options))
+        self._shared = None
+
+    def _plan_is_near(self, tensors: list[torch.Tensor]) -> bool:
+        """Says whether the recording of the first call is planned at the call with these inputs."""
+        return (
+            self._first == _kinds_of(tensors)
+            and all(leaf.grad is None for leaf in self._leaves(tensors))
+            and not self.report().last_difference
+        )
+
+    def _leaves(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the leaves that the step may have gradients for, as far as it shows them."""
+        leaves: list[torch.Tensor] = [p for module in self._modules for p in module.parameters()]
+        return leaves + [t for t in tensors if t.is_leaf]
+
+    def _last_miss(self) -> str:
+        """Returns the difference at the last call that the recordings did not fit, or ""."""
+        return self.report().last_difference
+
+    def has_begun(self) -> bool:
+        """Says whether the function of the last call ran, or a part of it."""
+        return self._function.began
 
     def explain(self) -> StepExplanation:
         """Says what the step's plan does. Every call is compared with its recording."""
@@ -143,16 +216,21 @@ class FollowedStep(CapturedStep):
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         function = self._function
+        function.began = False
         tensors = self._tensors(arguments, keywords)
         if not self._native.refresh():
             self._native.use_modules(self._modules)
         if not self._native.is_recorded():
             self._foreseen.look()
+        if self._shared is not None and not self._plan_is_near(tensors):
+            self._limit_calls_without_a_plan()
         function.arguments, function.keywords = arguments, keywords
+        function.added_to = {id(leaf) for leaf in self._leaves(tensors) if leaf.grad is not None}
         try:
-            with obeying_interrupts():
+            with obeying_interrupts(), self.share.told(tensors) if self.share else nullcontext():
                 self._native.run(tensors)
-            return function.result
+            self._note_share(tensors)
+            return without_history(function.result)
         finally:
             function.arguments, function.keywords, function.result = (), {}, None
             self._follow_overheads()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -81,6 +81,17 @@ def _touching(name: str) -> Callable[..., Any]:
     return accessor
 
 
+def _setting(access: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an accessor that takes another gradient for that from before."""
+
+    def accessor(leaf: torch.Tensor, *value: Any) -> Any:
+        if getattr(_following, "depth", 0) > 0:
+            _following.added_to.discard(id(leaf))
+        return access(leaf, *value)
+
+    return accessor
+
+
 _STATE = ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed")
 
 
@@ -96,12 +107,32 @@ def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that runs a backward pass.
+
+    What the plan has computed is added to gradients from before at once. Plain training adds the
+    gradients of each pass, which is another sum, so the second pass leaves the plan.
+    """
+
+    @functools.wraps(original)
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        if getattr(_following, "depth", 0) > 0:
+            if _following.passes > 0 and _following.added_to:
+                _runtime.leave_recording("a second backward pass adds to gradients from before")
+            _following.passes += 1
+        return original(*arguments, **keywords)
+
+    return function
+
+
 _REPLACED: dict[str, Any] = {
     "numpy": _numpy,
     "tolist": _tolist,
     "__repr__": _repr,
     "__deepcopy__": _deepcopy,
-    "grad": property(_touching("__get__"), _touching("__set__"), _touching("__delete__")),
+    "grad": property(
+        _touching("__get__"), _setting(_touching("__set__")), _setting(_touching("__delete__"))
+    ),
 }
 _INHERITED = {name: getattr(torch.Tensor, name) for name in _REPLACED if name != "grad"}
 
@@ -112,9 +143,21 @@ def _patched_now(name: str) -> Callable[..., Any]:
     return found
 
 
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    original = getattr(owner, name)
+    _functions.append((owner, name, original))
+    setattr(owner, name, by(original))
+
+
 @contextlib.contextmanager
-def host_copies() -> Iterator[None]:
-    """While the scope lasts, host code of this thread reads copies of tensors."""
+def host_copies(added_to: Iterable[int] = ()) -> Iterator[None]:
+    """While the scope lasts, host code of this thread reads copies of tensors.
+
+    What a followed step has to know of besides is told: gradients from before, random states.
+
+    Args:
+        added_to: The ids of leaves with gradients from before.
+    """
     global _runs
     with _lock:
         _runs += 1
@@ -124,10 +167,11 @@ def host_copies() -> Iterator[None]:
                 setattr(torch.Tensor, name, function)
             for owner in (torch, torch.random):
                 for name in _STATE:
-                    original = getattr(owner, name)
-                    _functions.append((owner, name, original))
-                    setattr(owner, name, _leaving(original))
+                    _replace(owner, name, _leaving)
+            _replace(torch.autograd, "backward", _adding)
     _following.depth = getattr(_following, "depth", 0) + 1
+    if _following.depth == 1:
+        _following.passes, _following.added_to = 0, set(added_to)
     try:
         yield
     finally:

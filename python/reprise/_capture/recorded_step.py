@@ -42,6 +42,7 @@ class RecordedStep(OfThisProcess):
         self._request = request
         self._modules = request.modules
         self._differences: list[str] = []
+        self._missed = ""  # the last difference, whoever has found it
         self._plan_options: dict[str, Any] | None = None
         self._overheads = Overheads(f"the step '{request.name}'", (_FIRST, "plan() was called"))
         self._foreseen = ForeseenState(
@@ -136,7 +137,7 @@ class RecordedStep(OfThisProcess):
 
     def _capture_outcome(self, tensors: list[torch.Tensor], tree: Tree) -> None:
         """Records what the step does for the numbers that it reads now, beside other outcomes."""
-        why = "the step reads other numbers out of tensors"
+        self._missed = why = "the step reads other numbers out of tensors"
         with self._overheads.noting("capture", why) as found:
             self._capture_outcome_now(tensors, tree)
             found.append(self._found_by_capture())
@@ -263,7 +264,8 @@ class RecordedStep(OfThisProcess):
         except StepMiss as miss:
             if not self._request.recapture or not miss.of_function:
                 raise
-            self._differences.append(str(miss))
+            self._missed = str(miss)
+            self._differences.append(self._missed)
             warnings.warn(f"{miss}. The step is captured again", RuntimeWarning, stacklevel=3)
         self._capture(tensors, tree, self._differences[-1])
         try:
@@ -280,4 +282,5 @@ class RecordedStep(OfThisProcess):
         """Refuses a call that differs from the capture, or captures the step again for it."""
         if not self._request.recapture:
             raise StepMiss(f"the step was captured for something else: {difference}")
+        self._missed = difference
         self._capture(tensors, tree, difference)

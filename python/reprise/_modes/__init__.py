@@ -1,1 +1,1 @@
-"""A step in the best mode that works: graph, guarded graph, online, chain, or layer by layer."""
+"""A step in the first mode that works: follow, chain or online. Graph mode is there by name."""

@@ -17,17 +17,23 @@ from torch import nn
 
 from .. import _core
 from .._capture.capture import capture
+from .._capture.followed import FollowedStep
 from .._chain.remat import Remat
 from .._planning.arguments import Budget, Observer, nanoseconds
+from .._step.before import Before
 from .._step.foreseen import ForeseenState
 from .._step.memory import install_cpu_allocator, peak_bytes, reset_peak
+from .._step.overhead import Overheads
 from .._step.report import StepReport
 from .._step.share import FixedShare, bytes_of, is_share
 from .._step.stages import Stages, check_model
-from .._step.tree import flatten, rebuild
+from .._step.tree import flatten, without_history
 from ..errors import BudgetError, Error, InputError, InternalError
 from .layer_step import LayerStep, repeated_layers
 from .online import OnlineReport, online
+
+# The modes that can be asked for, and "auto", in which the first three are tried in this order.
+MODES = ("auto", "follow", "chain", "online", "graph")
 
 # The type of PyTorch's error where the allocator of a device has no memory.
 _NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -68,18 +74,22 @@ class Runner(Protocol):
 
 
 class Works(NamedTuple):
-    """A mode that works: what runs the step, and the reason in words."""
+    """A mode that works: what runs the step, and the reason in words.
+
+    `results` has what the step returned if it ran when the mode was made.
+    """
 
     runner: Runner
     mode: str
     reason: str
+    results: tuple[Any, ...] = ()
 
 
 class ModeTried(NamedTuple):
     """A mode that was tried for a step.
 
     Attributes:
-        mode: The mode: "graph", "guarded graph", "chain" or "online".
+        mode: The mode: "follow", "chain", "online", "graph" or "guarded graph".
         works: Whether the step can run in this mode.
         reason: The reason in words.
         smallest_budget: The smallest budget in bytes that this mode has a plan for, or 0 if it is
@@ -101,6 +111,19 @@ def reason_of(error: Exception) -> str | None:
     return None
 
 
+def order_of(mode: str, *, chain: bool = True) -> tuple[str, ...]:
+    """Returns the modes that are tried, in their order. Chain mode is one of them if it can be.
+
+    Raises:
+        InputError: There is no such mode.
+    """
+    if mode not in MODES:
+        raise InputError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if mode != "auto":
+        return (mode,)
+    return tuple(one for one in MODES[1:4] if one != "chain" or chain)
+
+
 def in_lines(tried: Sequence[ModeTried]) -> str:
     """Returns a text with a line for each mode that was tried."""
     return "\n".join(f"- {t.mode}: {'works' if t.works else 'no'}: {t.reason}" for t in tried)
@@ -110,6 +133,8 @@ def choose(
     order: Sequence[str],
     make: Callable[[str], Works],
     refusal: Callable[[Exception], str | None] = reason_of,
+    before: Sequence[ModeTried] = (),
+    failed: Exception | None = None,
 ) -> tuple[Works, list[ModeTried]]:
     """Returns the first mode that works, and all modes that were tried.
 
@@ -118,19 +143,21 @@ def choose(
         make: Makes the step in a mode, or raises.
         refusal: Returns the reason why a mode does not work, or None for an error that the caller
             of the step has to see.
+        before: Modes that do not work any more. They stand in front of those that are tried.
+        failed: The error of the last of them.
 
     Raises:
         BudgetError: No mode works, and at least one did not fit the budget.
         InputError: No mode works.
     """
-    tried: list[ModeTried] = []
-    errors: list[Exception] = []
+    tried = list(before)
+    errors = [] if failed is None else [failed]
     for mode in order:
         try:
             works = make(mode)
         except Exception as error:
             reason = refusal(error)
-            if reason is None or len(order) == 1:
+            if reason is None or len(order) + len(before) == 1:
                 raise
             _let_go(error)
             tried.append(refused_mode(mode, reason, error))
@@ -158,6 +185,106 @@ def no_mode_left(tried: Sequence[ModeTried], errors: Sequence[Exception]) -> Err
     return BudgetError(message, refused[-1].budget, refused[-1].live, smallest)
 
 
+class _BeforeFirst:
+    """What was before the first call of a followed step, in case another mode has to run it."""
+
+    def __init__(self, wanted: Wanted, sample: Sample) -> None:
+        self._parameters = [p for module in wanted.modules for p in module.parameters()]
+        self._versions = [p._version for p in self._parameters]
+        tensors = tensors_in(sample)
+        self._before = Before([wanted.step], wanted.modules, [], tensors, updates=False)
+
+    def put_back(self) -> bool:
+        """Puts it back. Returns False if the call has updated parameters, which were not copied."""
+        if [p._version for p in self._parameters] != self._versions:
+            return False
+        self._before.put_back()
+        return True
+
+
+class Choice:
+    """The mode that a step runs in. A mode that fails at a later call makes room for the next one.
+
+    Attributes:
+        works: The mode that was taken.
+        tried: The modes that were tried, in their order.
+    """
+
+    works: Works
+    tried: list[ModeTried]
+
+    def __init__(
+        self,
+        order: Sequence[str],
+        make: Callable[[str, Sample], Works],
+        wanted: Wanted,
+        sample: Sample,
+        overheads: Overheads,
+        why: str | None,
+    ) -> None:
+        self._make, self._wanted, self._overheads = make, wanted, overheads
+        self._choose(order, sample, why)
+
+    def _choose(
+        self,
+        order: Sequence[str],
+        sample: Sample,
+        why: str | None,
+        before: Sequence[ModeTried] = (),
+        failed: Exception | None = None,
+    ) -> None:
+        def make(mode: str) -> Works:
+            return self._make(mode, sample)
+
+        noted: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
+        if why is not None:
+            noted = self._overheads.noting("choose a mode", why)
+        with noted as found:
+            self.works, self.tried = choose(order, make, before=before, failed=failed)
+            found.append(f"{self.works.mode} mode, {self.works.reason}")
+        self._left = order[order.index(self.mode) + 1 :]
+
+    @property
+    def mode(self) -> str:
+        """The mode, without a word on what is compared in it."""
+        return self.works.mode.removeprefix("guarded ")
+
+    def run(self, sample: Sample) -> Any:
+        """Runs a call, or returns what it gave if it ran when its mode was made."""
+        while not self.works.results:
+            before = self._before_first(sample)
+            when = "at a later call" if before is None else "at the first call"
+            try:
+                return self.works.runner(*sample.arguments, **sample.keywords)
+            except Exception as error:
+                reason = reason_of(error)
+                if reason is None or (not self._left and len(self.tried) == 1):
+                    raise
+                _let_go(error)
+                if self._left and not self._is_as_before(before):
+                    raise
+                failed = refused_mode(self.mode, f"{when}: {reason}", error)
+                why = f"{self.mode} mode failed {when}"
+                self._choose(self._left, sample, why, [*self.tried[:-1], failed], error)
+        result = self.works.results[0]
+        self.works = self.works._replace(results=())
+        return result
+
+    def _before_first(self, sample: Sample) -> _BeforeFirst | None:
+        """Notes what is before the first call of a followed step if another mode may run it."""
+        runner = self.works.runner
+        if not self._left or not isinstance(runner, FollowedStep) or runner.report().steps:
+            return None
+        return _BeforeFirst(self._wanted, sample)
+
+    def _is_as_before(self, before: _BeforeFirst | None) -> bool:
+        """Says whether all is as before the call that failed, so that another mode may run it."""
+        runner = self.works.runner
+        if not isinstance(runner, FollowedStep) or not runner.has_begun():
+            return True
+        return before is not None and before.put_back()
+
+
 def _let_go(error: BaseException | None) -> None:
     """Drops what the frames of an exception hold, which would lie beside the next mode."""
     while error is not None:
@@ -165,11 +292,18 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def tensors_in(sample: Sample) -> list[torch.Tensor]:
+    """Returns the tensors of a sample. None are found among objects of the user's own."""
+    try:
+        return flatten(tuple(sample), "the sample")[0]
+    except InputError:
+        return []
+
+
 def device_of(wanted: Wanted, sample: Sample) -> torch.device:
     """Returns the device of the sample, or that of the parameters if they are elsewhere."""
-    tensors, _ = flatten(tuple(sample), "the sample")
     parameters = [p for module in wanted.modules for p in module.parameters()]
-    devices = [t.device for t in [*tensors, *parameters]]
+    devices = [t.device for t in [*tensors_in(sample), *parameters]]
     return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
 
 
@@ -182,22 +316,13 @@ def run_whole(wanted: Wanted, sample: Sample) -> Any:
     return result
 
 
-def without_history(result: Any) -> Any:
-    """Returns what a step returns, with tensors that have no history, as a captured step does."""
-    try:
-        tensors, tree = flatten(result, "what the step returns")
-    except InputError:  # Objects of the user's own are returned as they are.
-        return result
-    return rebuild(tree, [tensor.detach() for tensor in tensors])
-
-
-def graph_mode(wanted: Wanted, sample: Sample, *, online_works: bool = False) -> Works:
-    """Records and plans the step. If online mode works, it is there for what was not recorded."""
+def graph_mode(wanted: Wanted, sample: Sample) -> Works:
+    """Records and plans the step. What was not recorded is recorded when it comes."""
     captured = capture(
         wanted.step,
         *sample.arguments,
         modules=wanted.modules,
-        on_miss="refuse" if online_works else "recapture",
+        on_miss="recapture",
         outcomes=wanted.outcomes,
         optimizer=wanted.optimizer,
         unguarded=wanted.unguarded,
@@ -287,6 +412,11 @@ class ChainStep:
 
     def report(self) -> StepReport:
         return self.planned.report()
+
+
+def share_of(runner: Runner) -> FixedShare | None:
+    """Returns the share that the first call of a runner has made bytes."""
+    return runner.share if isinstance(runner, (FollowedStep, OnlineStep)) else None
 
 
 def chain_mode(wanted: Wanted, sample: Sample) -> Works:

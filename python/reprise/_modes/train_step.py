@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,37 +20,27 @@ from .._step.memory import budget_for, install_cpu_allocator
 from .._step.modules import modules_of, optimizers_of, outermost, schedules_of, with_optimizers
 from .._step.overhead import Overheads
 from .._step.report import StepReport
+from .._step.share import is_share
 from .._step.stages import Stages
-from .._step.tree import Tree, flatten
+from .._step.tree import flatten
 from .._step.turns import OfThisProcess, Turns
-from ..errors import InputError, StepMiss
+from ..errors import InputError
 from .modes import (
+    Choice,
     ModeTried,
     OnlineStep,
-    Runner,
     Sample,
     Wanted,
     Works,
     chain_mode,
-    choose,
     device_of,
     follow_mode,
     graph_mode,
     in_lines,
-    reason_of,
+    order_of,
+    share_of,
 )
 from .online import OnlineReport
-
-# The orders in which modes are tried.
-_ORDERS = {
-    "auto": ("graph", "chain", "online"),
-    "graph": ("graph",),
-    "chain": ("chain",),
-    "online": ("online",),
-    "follow": ("follow",),
-}
-
-_Signature = tuple[Tree, tuple[tuple[torch.Size, torch.dtype], ...]]
 
 
 class TrainStep(OfThisProcess):
@@ -60,80 +49,71 @@ class TrainStep(OfThisProcess):
     It is called like the function. `str()` says which mode was taken, and why.
 
     Attributes:
-        mode: The mode that was taken: "graph", "guarded graph", "chain", "online" or "follow".
-        tried: The modes that were tried, in their order, with the reasons.
         calls: The number of calls that ran in each mode.
-        last_miss: The difference at the last call that the recording did not fit; or "".
     """
 
-    mode: str
-    tried: list[ModeTried]
     calls: dict[str, int]
-    last_miss: str
 
     def __init__(self, wanted: Wanted, sample: Sample, mode: str) -> None:
         self._turns = Turns()
         self._wanted = wanted
         self.calls = {}
-        self.last_miss = ""
-        self._captures_left = wanted.outcomes
-        self._missed_before: _Signature | None = None  # by the call before this one
-        self._read_misses = 0
-        self._beside: OnlineStep | None = None  # for calls that are not what was recorded
-        self._last: Runner | None = None  # of the last call
-        tensors, _ = flatten(tuple(sample), "the sample")
-        optimizers = optimizers_of(wanted.step)
-        if wanted.optimizer is not None:
-            optimizers.append(wanted.optimizer)
-        before = Before(
-            [wanted.step], wanted.modules, optimizers, tensors, schedules_of(wanted.step)
-        )
-        order = _ORDERS[mode]
-        if mode == "auto" and wanted.stages is None:
-            order = ("graph", "online")
-
-        def tried(one: str) -> Works:
-            recorded = False
-            try:
-                works = self._try(one, sample, before, alone=len(order) == 1)
-                recorded = works.mode.endswith("graph")
-                return works
-            finally:
-                # A recorded step has to find what it made in Python at its first run.
-                before.put_back(python=not recorded)
-
         self._overheads = Overheads(f"the step '{wanted.name}'", ("it is the first",))
-        with self._overheads.noting("choose a mode", "it is the first step") as found:
-            works, self.tried = choose(order, tried)
-            found.append(f"{works.mode} mode, {works.reason}")
-        self.mode, self._runner = works.mode, works.runner
+        order = order_of(mode, chain=wanted.stages is not None)
+        why = "it is the first step"
+        self._choice = Choice(order, self._make, wanted, sample, self._overheads, why)
 
-    def _try(self, mode: str, sample: Sample, before: Before, alone: bool) -> Works:
-        if mode == "chain":
-            return chain_mode(self._wanted, sample)
+    @property
+    def mode(self) -> str:
+        """The mode that was taken: "follow", "graph", "guarded graph", "chain" or "online"."""
+        return self._choice.works.mode
+
+    @property
+    def tried(self) -> list[ModeTried]:
+        """The modes that were tried, in their order, with the reasons."""
+        return self._choice.tried
+
+    @property
+    def last_miss(self) -> str:
+        """The difference at the last call that the recordings did not fit, or ""."""
+        runner = self._choice.works.runner
+        return runner._last_miss() if isinstance(runner, CapturedStep) else ""
+
+    def _make(self, mode: str, sample: Sample) -> Works:
         if mode == "follow":
             return follow_mode(self._wanted, sample)
-        if mode == "online":
-            runner = self._online(sample, before)
-            runner.try_once(sample)
-            return Works(runner, "online", "the step ran inside the budget as it is written")
-        if not alone:
-            try:
-                self._beside = self._online(sample, before)
-            except InputError:  # It does not work here, so other inputs are recorded, too.
-                self._beside = None
-        return graph_mode(self._wanted, sample, online_works=self._beside is not None)
+        tensors, _ = flatten(tuple(sample), "the sample")
+        optimizers = optimizers_of(self._wanted.step)
+        if self._wanted.optimizer is not None:
+            optimizers.append(self._wanted.optimizer)
+        before = Before(
+            [self._wanted.step],
+            self._wanted.modules,
+            optimizers,
+            tensors,
+            schedules_of(self._wanted.step),
+        )
+        recorded = False
+        try:
+            if mode == "chain":
+                return chain_mode(self._wanted, sample)
+            if mode == "online":
+                return self._try_online(sample, before)
+            works = graph_mode(self._wanted, sample)
+            recorded = True
+            return works
+        finally:
+            # A recorded step has to find what it made in Python at its first run.
+            before.put_back(python=not recorded)
 
-    def _online(self, sample: Sample, before: Before) -> OnlineStep:
-        """Returns the step in online mode, not tried, with a budget in bytes."""
+    def _try_online(self, sample: Sample, before: Before) -> Works:
         runner = OnlineStep(self._wanted, sample)
         try:
             runner.measure(sample)
         finally:
             before.put_back()
-        if runner.share is not None:  # All modes have the same bytes.
-            self._wanted = self._wanted._replace(budget=runner.share.budget_bytes)
-        return runner
+        runner.try_once(sample)
+        return Works(runner, "online", "the step ran inside the budget as it is written")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs one training step.
@@ -150,73 +130,17 @@ class TrainStep(OfThisProcess):
             InputError: The inputs cannot be used.
         """
         with self._turns:
-            try:
-                result = self._runner(*arguments, **keywords)
-            except StepMiss as miss:
-                if self._beside is None:
-                    raise
-                return self._run_other(miss, self._beside, arguments, keywords)
-            except Exception as error:
-                reason = reason_of(error)
-                if reason is None or self._beside is None:
-                    raise
-                return self._run_in_next_mode(reason, self._beside, arguments, keywords)
-            self._missed_before = None
-            return self._ran(self.mode, self._runner, result)
-
-    def _run_in_next_mode(
-        self, reason: str, beside: OnlineStep, arguments: tuple[Any, ...], keywords: Any
-    ) -> Any:
-        """Runs this call and the next ones online. All is as before the call that failed."""
-        self.tried[-1] = ModeTried(self.mode, False, f"at a later call: {reason}")
-        self.tried.append(ModeTried("online", True, "the step runs as it is written"))
-        self.mode, self._runner, self._beside = "online", beside, None
-        return self._ran("online", beside, beside(*arguments, **keywords))
-
-    def _ran(self, mode: str, runner: Runner, result: Any) -> Any:
-        self.calls[mode] = self.calls.get(mode, 0) + 1
-        self._last = runner
-        return result
-
-    def _run_other(
-        self, miss: StepMiss, beside: OnlineStep, arguments: tuple[Any, ...], keywords: Any
-    ) -> Any:
-        """Runs a call that is not what was recorded: online, or recorded if it comes again."""
-        self.last_miss = str(miss)
-        if miss.of_function:  # Calls before this one may have done what was recorded.
-            warnings.warn(str(miss), RuntimeWarning, stacklevel=3)
-        if miss.of_gradients:  # A recording of this call would have to be without them, too.
-            return self._ran("online", beside, beside(*arguments, **keywords))
-        captured = self._runner
-        assert isinstance(captured, CapturedStep)
-        tensors, tree = flatten((arguments, keywords), "the input")
-        signature = tree, tuple((t.shape, t.dtype) for t in tensors)
-        if miss.of_reads:
-            self._read_misses += 1
-            again = self._read_misses > 1
-        else:
-            again = self._missed_before == signature
-        self._missed_before = signature
-        if again and self._captures_left > 0:
-            self._captures_left -= 1
-            try:
-                if miss.of_reads:
-                    captured._capture_outcome(tensors, tree)
-                else:
-                    captured._capture(tensors, tree, str(miss))
-                return self._ran(self.mode, captured, captured(*arguments, **keywords))
-            except Exception as error:
-                reason = reason_of(error)
-                if reason is None:
-                    raise
-                self._captures_left = 0
-                self.tried.append(ModeTried(self.mode, False, f"for other inputs: {reason}"))
-        return self._ran("online", beside, beside(*arguments, **keywords))
+            result = self._choice.run(Sample(arguments, keywords))
+            self.calls[self.mode] = self.calls.get(self.mode, 0) + 1
+            if is_share(self._wanted.budget) and (share := share_of(self._choice.works.runner)):
+                # All modes have the same bytes.
+                self._wanted = self._wanted._replace(budget=share.budget_bytes)
+            return result
 
     def report(self) -> StepReport | OnlineReport:
         """Returns the report of the last step, of the mode that it ran in."""
         with self._turns:
-            report = (self._last or self._runner).report()
+            report = self._choice.works.runner.report()
             overheads = self._overheads.last() + report.overheads
             return dataclasses.replace(report, overheads=overheads)
 
@@ -253,39 +177,38 @@ def train_step(
 ) -> TrainStep:
     """Makes a training step that stays inside a budget, in the best mode that works for it.
 
-    The modes are tried in this order, on the sample:
+    The first of these modes is taken. If it fails, now or at a later call, the next one runs the
+    call:
 
-    - "graph": the step is recorded, planned and replayed, as by `capture()`. It is "guarded graph"
-      if the step reads numbers out of tensors, which are then compared at each call.
+    - "follow": the function runs at every call, beside a plan, as by `capture(follow=True)`. A call
+      that is not what was recorded goes on as it is written, in online mode on the CPU.
     - "chain", if `stages` are given: the stages are planned, as by `remat()`.
     - "online": the step runs as it is written, as in `online()`.
 
-    All modes have the bits of plain training. A call that is not what was recorded, by its shapes,
-    by what Python says, or by numbers that the step reads, runs online. If it comes again, it is
-    recorded, too. Where online mode does not work, it is recorded at once.
+    `mode="graph"` takes the fourth one, in which the function does not run any more: the step is
+    recorded, planned and replayed, as by `capture(on_miss="recapture")`. It is "guarded graph" if
+    the step reads numbers out of tensors, which are then compared at each call.
 
-    The function runs a few times here. Parameters, buffers, gradients, optimizers, schedules of
-    learning rates, gradient scalers and the random states are left as they were, as far as the
-    function and `modules` show them. To record a step takes the memory of plain training;
-    `mode="online"` does not record.
+    All modes have the bits of plain training. In follow mode nothing runs here. The other modes run
+    the function a few times. Parameters, buffers, gradients, optimizers, schedules of learning
+    rates, gradient scalers and the random states are left as they were, as far as the function and
+    `modules` show them. To record a step in graph mode takes the memory of plain training.
 
     Args:
         step: The function: forward, loss and backward, and more if you like.
-        *sample: The arguments that the modes are tried with.
+        *sample: The arguments that modes are tried with.
         budget: All device bytes during the step: parameters, gradients, optimizer state, inputs,
             and whatever else is live. It is a number of bytes, a text such as "8 GiB", a share
             such as "60%" of plain training's peak, "auto" for what the device has free, or None
-            for no limit. For a share, the step also runs plain.
+            for no limit. For a share, the step runs plain once.
         stages: The model that the step calls, as an nn.Sequential or as a list of stages.
-        mode: "auto", or the one mode that may be taken: "graph", "chain", "online" or "follow". In
-            the last one nothing runs here, and the function runs at every call, beside a plan, as
-            by `capture(follow=True)`.
+        mode: "auto", or the one mode that may be taken: "follow", "chain", "online" or "graph".
         module: The module that the step calls and that a list of stages stands for.
         modules: As for `capture()`.
-        optimizer: An optimizer whose step becomes part of this one. Gradients are freed there. In
-            graph mode it must be one that `capture()` takes.
+        optimizer: An optimizer whose step becomes part of this one. Gradients are freed there. If
+            it is none that `capture()` takes, the step runs online.
         unguarded: As for `capture()`.
-        outcomes: The number of recordings for other inputs, beside the first one.
+        outcomes: The number of recordings that are kept.
         time_limit: The time for each plan: seconds, or a text such as "10s".
         name: The name of the step in reports.
         observer: A function that is called with `Progress`.
@@ -306,10 +229,10 @@ def train_step(
         ...     return loss
         >>> step = reprise.train_step(train, x, y, budget="60%")
         >>> loss = step(x, y)
-        >>> mode = step.mode
+        >>> step.mode
+        'follow'
     """
-    if mode not in _ORDERS:
-        raise InputError(f"mode is one of {', '.join(_ORDERS)}, not {mode!r}")
+    order_of(mode)  # It raises InputError for what is no mode.
     if isinstance(outcomes, bool) or not isinstance(outcomes, int) or outcomes < 1:
         raise InputError(f"outcomes is a number of captures from 1 on, not {outcomes!r}")
     if mode == "chain" and stages is None:

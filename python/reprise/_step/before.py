@@ -132,6 +132,7 @@ class Before:
         optimizers: The optimizers of the step.
         inputs: The tensors that the step is called with.
         schedules: The schedules of learning rates, and the gradient scalers.
+        updates: Whether the step may write its parameters. Otherwise there is no copy of them.
     """
 
     def __init__(
@@ -141,6 +142,8 @@ class Before:
         optimizers: Sequence[torch.optim.Optimizer],
         inputs: Sequence[torch.Tensor],
         schedules: Sequence[Any] = (),
+        *,
+        updates: bool = True,
     ) -> None:
         owners = {id(o): o for o in optimizers}
         owners |= {id(s.optimizer): s.optimizer for s in schedules if hasattr(s, "optimizer")}
@@ -149,7 +152,8 @@ class Before:
         parameters += [p for o in optimizers for group in o.param_groups for p in group["params"]]
         buffers = [b for module in modules for b in module.buffers()]
         leaves = {id(t): t for t in [*parameters, *inputs] if t.is_leaf and t.requires_grad}
-        dense = {id(t): t for t in [*parameters, *buffers, *inputs] if t.layout == torch.strided}
+        written = [*(parameters if updates else []), *buffers, *inputs]
+        dense = {id(t): t for t in written if t.layout == torch.strided}
         self._gradients = [gradient_of(leaf) for leaf in leaves.values()]
         self._bytes = [_image(tensor) for tensor in dense.values()]
         self._optimizers = [_optimizer(optimizer) for optimizer in optimizers]

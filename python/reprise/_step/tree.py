@@ -130,3 +130,14 @@ def _put_together(tree: Tree, tensors: Iterator[torch.Tensor]) -> Any:
     if hasattr(make, "_fields"):  # a named tuple
         return make(*items)
     return make(items)
+
+
+def without_history(result: Any) -> Any:
+    """Returns what a step returns, with tensors that have no history, as a captured step does."""
+    try:
+        tensors, tree = flatten(result, "what the step returns")
+    except InputError:  # Objects of the user's own are returned as they are.
+        return result
+    if not any(tensor.requires_grad for tensor in tensors):
+        return result
+    return rebuild(tree, [tensor.detach() for tensor in tensors])

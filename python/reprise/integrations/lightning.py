@@ -54,10 +54,10 @@ class Budget(Callback):  # type: ignore[misc]
 
     Args:
         budget: All device bytes during forward and backward, as for `steps.by_kind()`.
-        mode: As for `steps.by_kind()`. With "auto", a `training_step` that has to run as
-            Python at each batch runs in online mode: one that uses `batch_idx`, `global_step`,
-            `current_epoch`, `trainer` or a metric of TorchMetrics, or beside which the hook
-            `on_before_backward` or `on_after_backward` is defined.
+        mode: As for `steps.by_kind()`. "graph" and "chain" refuse a `training_step` that has to run
+            as Python at each batch: one that uses `batch_idx`, `global_step`, `current_epoch`,
+            `trainer` or a metric of TorchMetrics, or beside which the hook `on_before_backward` or
+            `on_after_backward` is defined. With "auto" it runs in follow mode.
         kinds: As for `steps.by_kind()`.
         time_limit: As for `steps.by_kind()`.
 
@@ -108,7 +108,8 @@ class Budget(Callback):  # type: ignore[misc]
         if reason := _must_run_each_time(trainer, pl_module):
             if mode in ("graph", "chain"):
                 raise InputError(f"the step has to run as Python at each batch: {reason}")
-            mode = "online"
+            if mode == "auto":
+                mode = "follow"  # The others run the step on trial.
         loop = trainer.fit_loop.epoch_loop.automatic_optimization
         self._step = by_kind(
             self._whole_step(trainer, pl_module),
@@ -168,7 +169,10 @@ class Budget(Callback):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _collected_logs(module: Any) -> Iterator[list[Any]]:
-    """Collects the calls of `self.log()` in the scope, because a replay does not call it."""
+    """Collects the calls of `self.log()` in the scope.
+
+    A replay does not call it, and the trainer reads numbers that a followed step computes later.
+    """
     logs: list[Any] = []
 
     def log(name: str, value: Any, *arguments: Any, **keywords: Any) -> None:

@@ -18,19 +18,17 @@ import torch
 from .. import _core
 from .._modes.layer_step import LayerStep
 from .._modes.modes import (
-    ModeTried,
+    Choice,
     OnlineStep,
     Runner,
     Sample,
     Wanted,
     Works,
     chain_mode,
-    choose,
     follow_mode,
     graph_mode,
-    no_mode_left,
-    reason_of,
-    refused_mode,
+    order_of,
+    share_of,
 )
 from .._planning.arguments import Budget, Observer, checked_budget
 from .._planning.html import fields_html
@@ -43,8 +41,7 @@ from ..errors import InputError
 
 __all__ = ["Mode", "StepsByKind", "StepsReport", "by_kind"]
 
-Mode = Literal["auto", "graph", "chain", "online", "follow"]
-MODES = ("graph", "chain", "online")  # "auto" tries them in this order.
+Mode = Literal["auto", "follow", "chain", "online", "graph"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class StepsReport:
     """The report of the last call of a `StepsByKind`.
 
     Attributes:
-        mode: The mode that the step ran in: "graph", "chain", "online" or "follow".
+        mode: The mode that the step ran in: "follow", "chain", "online" or "graph".
         refused: The reasons why the modes before it were not possible, by mode.
         budget_bytes: The budget, or None for no limit.
         predicted_peak_bytes: The peak that the plan predicts, or None if the mode predicts none.
@@ -105,10 +102,7 @@ class StepsByKind:
         time_limit: float | str,
         observer: Observer | None,
     ) -> None:
-        if mode not in ("auto", "follow", *MODES):
-            raise InputError(
-                f'mode is "auto", "graph", "chain", "online" or "follow", not {mode!r}'
-            )
+        self._modes = order_of(mode)
         if isinstance(kinds, bool) or not isinstance(kinds, int) or kinds < 1:
             raise InputError(f"kinds is a number from 1 on, not {kinds!r}")
         self._turns = Turns()
@@ -125,7 +119,6 @@ class StepsByKind:
             time_limit=time_limit,
             observer=observer,
         )
-        self._modes = MODES if mode == "auto" else (mode,)
         self._most = kinds
         name = getattr(step, "__name__", type(step).__name__)
         self._overheads = Overheads(f"the step '{name}'", ("it is the first",))
@@ -133,7 +126,7 @@ class StepsByKind:
         # These are of all kinds, so that they have one budget.
         self._online: OnlineStep | None = None
         self._followed: Works | None = None
-        self._kinds: OrderedDict[Any, tuple[Works, list[ModeTried]]] = OrderedDict()
+        self._kinds: OrderedDict[Any, Choice] = OrderedDict()
         self._steps = 0
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -159,63 +152,39 @@ class StepsByKind:
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         kind = self._kind(arguments, keywords)
-        results: list[Any] = []  # of a step that ran when its mode was chosen
         sample = Sample(arguments, keywords)
-        if kind not in self._kinds:
+        choice = self._kinds.get(kind)
+        if choice is None:
             why = "these inputs are of another kind" if self._kinds else "it is the first step"
-            self._choose(kind, self._modes, sample, results, why)
+            # To follow one kind more costs nothing.
+            noted = None if self._followed else why
+            choice = Choice(self._modes, self._make, self._wanted, sample, self._overheads, noted)
+            while len(self._kinds) >= self._most:
+                self._kinds.popitem(last=False)
+            self._kinds[kind] = choice
         self._kinds.move_to_end(kind)
-        while not results:
-            works, tried = self._kinds[kind]
-            try:
-                results.append(works.runner(*arguments, **keywords))
-            except Exception as error:
-                mode = works.mode.removeprefix("guarded ")
-                left = self._modes[self._modes.index(mode) + 1 :]
-                reason = reason_of(error)
-                if reason is None or (not left and len(tried) == 1):
-                    raise
-                if not left:
-                    refused = refused_mode(mode, reason, error)
-                    raise no_mode_left([*tried[:-1], refused], [error]) from error
-                # All is as before the step, so a mode that comes later may run it.
-                self._choose(kind, left, sample, results, f"{mode} mode failed at a later call")
-                works, later = self._kinds[kind]
-                failed = ModeTried(mode, False, f"at a later call: {reason}")
-                self._kinds[kind] = works, [*tried[:-1], failed, *later]
+        result = choice.run(sample)
         self._steps += 1
         if self._share is None and is_share(self.budget):
-            self._fix_share(sample, self._kinds[kind][0].runner)
-        return results.pop()
+            self._fix_share(sample, choice.works.runner)
+        return result
 
     def _fix_share(self, sample: Sample, runner: Runner) -> None:
         """Makes the share bytes, for all kinds: those of the first step."""
-        if isinstance(runner, OnlineStep):
-            self._share = runner.share
-        elif (budget := runner.report().budget_bytes) is not None:
+        self._share = share_of(runner)
+        if self._share is None and (budget := runner.report().budget_bytes) is not None:
             self._share = FixedShare(budget, bytes_of(flatten(tuple(sample), "the input")[0]))
         if self._share is not None:
             self._wanted = self._wanted._replace(budget=self._share.budget_bytes)
 
-    def _choose(
-        self, kind: Any, modes: Sequence[str], sample: Sample, results: list[Any], why: str
-    ) -> None:
-        """Chooses a mode for a kind. Appends the result if the choice has run the step."""
-        with self._overheads.noting("choose a mode", why) as texts:
-            found = choose(modes, lambda mode: self._make(mode, sample, results))
-            texts.append(f"{found[0].mode} mode, {found[0].reason}")
-        while kind not in self._kinds and len(self._kinds) >= self._most:
-            self._kinds.popitem(last=False)
-        self._kinds[kind] = found
-
-    def _make(self, mode: str, sample: Sample, results: list[Any]) -> Works:
+    def _make(self, mode: str, sample: Sample) -> Works:
         if mode == "graph":
             return graph_mode(self._wanted, sample)
         if mode == "chain":
             works = chain_mode(self._wanted, sample)
-            if isinstance(works.runner, LayerStep):
-                results.append(works.runner.run_first(sample.arguments, sample.keywords))
-            return works
+            assert isinstance(works.runner, LayerStep)
+            result = works.runner.run_first(sample.arguments, sample.keywords)
+            return works._replace(results=(result,))
         if mode == "follow":
             self._followed = self._followed or follow_mode(self._wanted, sample)
             return self._followed
@@ -242,11 +211,11 @@ class StepsByKind:
         """
         if self._steps == 0:
             raise InputError("the step has not run yet")
-        works, tried = next(reversed(self._kinds.values()))
-        report = works.runner.report()
+        choice = next(reversed(self._kinds.values()))
+        report = choice.works.runner.report()
         return StepsReport(
-            mode=tried[-1].mode.removeprefix("guarded "),
-            refused={one.mode: one.reason for one in tried if not one.works},
+            mode=choice.mode,
+            refused={one.mode: one.reason for one in choice.tried if not one.works},
             budget_bytes=report.budget_bytes,
             predicted_peak_bytes=getattr(report, "predicted_peak_bytes", None),
             measured_peak_bytes=report.measured_peak_bytes,
@@ -279,16 +248,16 @@ def by_kind(
 
     The step does forward, loss and backward. It is called like the function, and it leaves the bits
     of the function: results, gradients, buffers and the random state. The first call with inputs of
-    a new kind (shapes, types, numbers, train flags, autocast) looks for the first mode that the
-    step allows: graph mode, then chain mode over its repeated layers, then online mode.
+    a new kind (shapes, types, numbers, train flags, autocast) takes the first mode that the step
+    allows: follow mode, then chain mode over its repeated layers, then online mode.
 
     Args:
         step: The function, as for `capture()`. The optimizer's step is no part of it.
         budget: All device bytes during a step, as for `capture()` and `remat()`: a number of bytes,
             a text such as "8 GiB", a share such as "60%" of plain training's peak, "auto" for what
             the device has free, or None for no limit.
-        mode: "auto", or one of "graph", "chain", "online" and "follow" if no other mode shall be
-            tried. In follow mode nothing is tried, and the step is as by `capture(follow=True)`.
+        mode: "auto", or one of "follow", "chain", "online" and "graph" if no other mode shall be
+            tried. `reprise.train_step()` says what they are.
         modules: The modules of the step. None stands for the modules that the function shows.
         layers: The layers that chain mode runs as a chain, in their order. None stands for the
             list of equal layers in the modules that has the most parameters.
