@@ -271,17 +271,18 @@ def test_a_list_of_stages_stands_for_a_module() -> None:
     assert_trains_like(plain, simple(plain), model, step, data)
 
 
-@pytest.mark.parametrize("budget", ["2 GiB", "80%"])
-def test_other_shapes_are_recorded_when_they_come_twice(budget: str) -> None:
+def test_other_shapes_are_planned_where_they_need_it() -> None:
     plain = network()
     model = copy.deepcopy(plain)
-    large, small = batches(5), batches(4, rows=300)
-    step = reprise.train_step(simple(model), *large[0], budget=budget)
-    assert_trains_like(plain, simple(plain), model, step, [*large[:2], small[0], large[2]])
+    large, other, small = batches(5), batches(4, rows=480), batches(4, rows=200)
+    step = reprise.train_step(simple(model), *large[0], budget="80%")
+    assert_trains_like(plain, simple(plain), model, step, [*large[:2], other[0], large[2]])
     assert left(step) == 2  # the first call, and the other shape
-    assert_trains_like(plain, simple(plain), model, step, [*small[1:], *large[3:]])
-    assert left(step) == 3  # and its second call, which was recorded for a plan
-    assert step.calls == {"follow": 9}
+    assert_trains_like(plain, simple(plain), model, step, [*other[1:], *large[3:]])
+    assert left(step) == 2
+    assert_trains_like(plain, simple(plain), model, step, small)
+    assert left(step) == 6 and step.last_miss == "these inputs need no plan"
+    assert step.calls == {"follow": 13}
 
 
 @pytest.mark.parametrize("mode", ["auto", "graph"])

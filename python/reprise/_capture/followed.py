@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from .._planning.arguments import plan_options
 from .._planning.result import PlanResult
 from .._step.foreseen import ForeseenState
 from .._step.interrupt import note_interrupt, obeying_interrupts
-from .._step.memory import budget_for, peak_bytes
+from .._step.memory import budget_for
 from .._step.overhead import Overheads
 from .._step.share import FixedShare, bytes_of, is_share
 from .._step.tree import flatten, without_history
@@ -53,10 +53,6 @@ class FollowedFunction:
                 note_interrupt(error)
                 raise
         return []
-
-
-def _kinds_of(tensors: list[torch.Tensor]) -> list[Any]:
-    return [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
 
 
 class _NoGuards:
@@ -101,9 +97,8 @@ class FollowedStep(CapturedStep):
             request.optimizer,
         )
         self.share = None
-        self._shared: dict[str, Any] | None = None  # the options of a plan for a share, till then
-        self._first_share: FixedShare | None = None
-        self._first: list[Any] = []  # the kinds of the first inputs
+        self._names_share = False
+        self._first_bytes: int | None = None  # of the inputs of the first call
         self._guards: Any = _NoGuards()
         self._function = FollowedFunction(request.step)
         tensors = self._tensors(arguments, keywords)
@@ -140,7 +135,7 @@ class FollowedStep(CapturedStep):
             return self._plan(**options)
 
     def _plan(self, **options: Any) -> PlanResult | None:
-        self.share = self._shared = self._first_share = None
+        self.share = None
         if self._native.is_recorded():
             return super().plan(**options)
         limit = budget_for(options.pop("budget", None), self._device)
@@ -151,47 +146,24 @@ class FollowedStep(CapturedStep):
             "device_graph": False, "offload": None, "machine": None, "offload_optimizer": False,
             "offload_parameters": False, "observer": None,
         }  # fmt: skip
-        options = defaults | options
-        if is_share(limit):
-            self._shared = {"share": limit, **options}
-        self._native.plan_ahead(**plan_options(budget=limit, **options))
+        self._names_share = is_share(limit)
+        self._native.plan_ahead(**plan_options(budget=limit, **(defaults | options)))
         return None
 
     def _note_share(self, tensors: list[torch.Tensor]) -> None:
-        """Makes the share bytes: those of the first plan, or of the first call, which ran plain."""
-        if self._shared is None:
-            return
-        report = self.report()
-        if self._first_share is None:
+        """Keeps the bytes of the share as soon as a call has them. The first call runs plain."""
+        if self._first_bytes is None:
+            self._first_bytes = bytes_of(tensors)
             self._foreseen.look()
-            peak = peak_bytes() if self._device.type == "cpu" else report.measured_peak_bytes
-            budget = _core.resolve_budget(self._shared["share"], peak + self._foreseen())
-            self._first_share = FixedShare(budget, bytes_of(tensors))
-            self._first = _kinds_of(tensors)
-        elif report.plans == 0:
-            self._limit_calls_without_a_plan()
-        else:
-            assert report.budget_bytes is not None
-            self.share = FixedShare(report.budget_bytes, self._first_share.first_bytes)
-            self._shared = None
+        if self._names_share and self.share is None:
+            budget = self.report().budget_bytes
+            self.share = None if budget is None else FixedShare(budget, self._first_bytes)
 
-    def _limit_calls_without_a_plan(self) -> None:
-        """Plans for the bytes of the share instead of the share, which limits no other call."""
-        if self._shared is None or self._first_share is None:
-            return
-        self.share = self._first_share
-        options = self._shared | {"budget": self.share.budget_bytes}
-        del options["share"]
-        self._native.plan_ahead(**plan_options(**options))
-        self._shared = None
-
-    def _plan_is_near(self, tensors: list[torch.Tensor]) -> bool:
-        """Says whether the recording of the first call is planned at the call with these inputs."""
-        return (
-            self._first == _kinds_of(tensors)
-            and all(leaf.grad is None for leaf in self._leaves(tensors))
-            and not self.report().last_difference
-        )
+    def _share_told(self, tensors: list[torch.Tensor]) -> AbstractContextManager[None]:
+        """Lets an error of the budget say so if the inputs are larger than those of the share."""
+        if not self._names_share or self._first_bytes is None:
+            return nullcontext()
+        return (self.share or FixedShare(0, self._first_bytes)).told(tensors)
 
     def _leaves(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the leaves that the step may have gradients for, as far as it shows them."""
@@ -222,12 +194,10 @@ class FollowedStep(CapturedStep):
             self._native.use_modules(self._modules)
         if not self._native.is_recorded():
             self._foreseen.look()
-        if self._shared is not None and not self._plan_is_near(tensors):
-            self._limit_calls_without_a_plan()
         function.arguments, function.keywords = arguments, keywords
         function.added_to = {id(leaf) for leaf in self._leaves(tensors) if leaf.grad is not None}
         try:
-            with obeying_interrupts(), self.share.told(tensors) if self.share else nullcontext():
+            with obeying_interrupts(), self._share_told(tensors):
                 self._native.run(tensors)
             self._note_share(tensors)
             return without_history(function.result)

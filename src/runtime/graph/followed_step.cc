@@ -104,6 +104,14 @@ CaptureOptions StepState::within_budget(c10::Device device) const {
   return within;
 }
 
+// A share of plain training's peak is known with the first plan. For a run without a plan before that,
+// it is of the peak of the first run, which ran plain; then it stays so.
+void StepState::fix_share_of_first_run() {
+  if (!learning.ahead || learning.plain_peak == Bytes(0)) return;
+  Budget& budget = learning.ahead->budget;
+  if (budget.relative()) budget = Budget(budget.resolve(learning.plain_peak));
+}
+
 // Brings a recording to the front that is for these circumstances.
 bool StepState::bring_fitting(const Circumstances& here) {
   const auto& all = outcomes.all();
@@ -201,6 +209,7 @@ Tensors StepState::run_followed(const Tensors& inputs) {
 
 // Runs the step and records it. Whatever becomes of the recording, the step is done.
 Tensors StepState::learn(const Tensors& inputs, const Circumstances& here) {
+  fix_share_of_first_run();
   memory.evacuate();
   learning.wanted = false;
   Tensors outputs;
@@ -229,6 +238,9 @@ Tensors StepState::learn(const Tensors& inputs, const Circumstances& here) {
   } catch (...) {
     gradients.add();
     throw;
+  }
+  if (learning.plain_peak == Bytes(0) && learning.ahead && learning.ahead->budget.relative()) {
+    learning.plain_peak = report.measured_peak + foreseen();
   }
   learning.wanted = !learned || !learned->complete;
   if (!learning.wanted) note_learned(*std::move(learned), here, inputs);
@@ -360,6 +372,7 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
 
 // Runs the function as plain training does, within the budget.
 Tensors StepState::run_as_it_is(const Tensors& inputs, const std::string& why) {
+  fix_share_of_first_run();
   memory.evacuate();
   const CaptureOptions within = within_budget(device_of(inputs));
   const c10::Device device = device_of(inputs);
