@@ -58,6 +58,8 @@ def capture(
             booleans and whole numbers out of tensors (`if mask.all()`, `int(lengths.max())`, the
             size of `x[mask]`). Each list of numbers that it reads is an outcome, with a recording
             and a plan of its own. The outcome that ran least recently makes room for another one.
+            With `follow` it is the number of recordings that are kept. None stands for 4, and with
+            `follow` for 64.
         alternatives: The kinds of alternatives that the planner may use, by the names of
             `alternatives()` that are `in_graph`. None stands for all that leave the same bits, but
             "tiles" and "perceptron-by-rows", and an empty list for none. A kind with the exactness

@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
     layers: list[nn.Module] | None = None
     optimizer: torch.optim.Optimizer | None = None
     unguarded: Sequence[str] = ()
-    outcomes: int = 4
+    outcomes: int | None = None
     time_limit: float | str = 10.0
     name: str = "step"
     observer: Observer | None = None

@@ -169,7 +169,7 @@ def train_step(
     modules: list[nn.Module] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     unguarded: Sequence[str] = (),
-    outcomes: int = 4,
+    outcomes: int | None = None,
     time_limit: float | str = 10.0,
     name: str = "step",
     observer: Observer | None = None,
@@ -233,7 +233,7 @@ def train_step(
         'follow'
     """
     order_of(mode)  # It raises InputError for what is no mode.
-    if isinstance(outcomes, bool) or not isinstance(outcomes, int) or outcomes < 1:
+    if outcomes is not None and (type(outcomes) is not int or outcomes < 1):
         raise InputError(f"outcomes is a number of captures from 1 on, not {outcomes!r}")
     if mode == "chain" and stages is None:
         raise InputError("chain mode needs stages=, the model that the step calls")

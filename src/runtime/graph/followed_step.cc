@@ -28,6 +28,7 @@ namespace {
 
 constexpr int64_t kLongestPause = 1024;
 constexpr int64_t kSeenBeforePlan = 2;
+constexpr int64_t kMostPutOff = 2;
 constexpr size_t kMostSeen = 1024;
 
 bool any_gradient(const std::vector<at::Tensor>& tensors) {
@@ -266,7 +267,6 @@ LearnedStep StepState::run_and_learn(const StepFunction& function, const Tensors
     throw InputError("the function looks at a gradient that was there before");
   }
   note_dropped(learned.recording, gradients.seen());
-  learned.beside_gradients = gradients.has_unseen();
   gradients.add();
   return learned;
 }
@@ -305,14 +305,14 @@ void StepState::note_learned(LearnedStep learned, const Circumstances& here,
   if (counts) make_waiting(here, inputs);
 }
 
-// Makes an outcome of a recording that waits for inputs like these, if it can be measured now.
+// Makes an outcome of a recording that waits for inputs like these. It is measured beside gradients of
+// other runs only if there are some at each call.
 void StepState::make_waiting(const Circumstances& here, const Tensors& inputs) {
   const auto waits =
-      std::find_if(learning.waiting.begin(), learning.waiting.end(), [&](const Learned& one) {
-        return one.here.difference(here).empty() &&
-               (one.learned.beside_gradients || can_be_measured(one.learned.recording, inputs));
-      });
+      std::find_if(learning.waiting.begin(), learning.waiting.end(),
+                   [&](const Learned& one) { return one.here.difference(here).empty(); });
   if (waits == learning.waiting.end()) return;
+  if (!can_be_measured(waits->learned.recording, inputs) && waits->put_off++ < kMostPutOff) return;
   Learned next = std::move(*waits);
   learning.waiting.erase(waits);
   make_learned(std::move(next), inputs);

@@ -61,8 +61,6 @@ struct LearnedStep {
   bool complete = false;  // The recording has all writes. Else another run has to be recorded.
   // The number of values that were evicted during the run; nothing if there was no budget.
   std::optional<int64_t> evictions = {};
-  // There were gradients from before, and the run has added to them.
-  bool beside_gradients = false;
 };
 
 // Runs the step once, as a step of the training, and records it within the options' budget. `known`

@@ -32,6 +32,7 @@ struct Learned {
   LearnedStep learned;
   step::Circumstances here;
   std::string difference;  // from the recordings before
+  int64_t put_off = 0;     // number of runs at which it could not be measured
 };
 
 // A Planless is an outcome for which no plan was found. Its runs are those of online mode.
