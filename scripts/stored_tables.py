@@ -29,6 +29,7 @@ CHAIN_MODE = f"{CHAIN_PLANS} src/runtime/chain src/pack src/training/zoo"
 CAPTURE = "src/runtime/graph src/runtime/step"
 GRAPH_MODE = f"{GRAPH_PLANS} {CAPTURE} src/runtime/rewrite src/runtime/arena src/pack"
 COMPILE = f"{GRAPH_PLANS} python/reprise/_compile"
+FOLLOW_MODE = f"{GRAPH_MODE} src/runtime/online src/runtime/lockstep"
 FAR = f"{GRAPH_MODE} src/plan/place src/runtime/transfer"
 NETWORKS = "bench/python/networks.py"
 MEASURES = {
@@ -44,7 +45,7 @@ MEASURES = {
     "compile_advice": f"{COMPILE} {NETWORKS}",
     "compile_inductor": f"{COMPILE} {NETWORKS}",
     "compile_networks": f"{COMPILE} {NETWORKS}",
-    "follow_mode": f"{GRAPH_MODE} src/runtime/online src/runtime/lockstep {NETWORKS}",
+    "follow_mode": f"{FOLLOW_MODE} {NETWORKS}",
     "frozen_on_disk": FAR,
     "graph_levels": f"{LEVEL_PLANS} bench/graph_plan/networks.cc bench/graph_plan/tape.cc",
     "graph_levels_zoo": f"{LEVEL_PLANS} src/training/zoo",
@@ -59,6 +60,8 @@ MEASURES = {
     "optimizer_on_disk": FAR,
     "pack": "src/pack data/instances/chains",
     "side_by_side": f"{GRAPH_MODE} {COMPILE} {CHAIN_PLANS} src/runtime/chain {NETWORKS}",
+    "trainers": f"{FOLLOW_MODE} python/reprise/integrations",
+    "varying_lengths": f"{FOLLOW_MODE} {NETWORKS}",
     "written_out": f"{GRAPH_MODE} src/runtime/nn",
 }
 LINE = re.compile(r"- (Measured|Stored) on (\d{4}-\d\d-\d\d) \d\d:\d\d UTC with commit ([0-9a-f]{7,40})"

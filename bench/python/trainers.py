@@ -309,9 +309,7 @@ def main() -> None:
     say("libraries:\n")
     say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv-integrations/bin/python \\")
     say(f"      {' '.join(sys.argv)}\n")
-    say(
-        "Settings are the libraries' defaults, but TRL's gradient checkpointing is off in both loops."
-    )
+    say("Settings are the libraries' defaults, but TRL's gradient checkpointing is off in both.")
     say("The budget is half of the memory above the parameters, as a share of plain training's")
     say("peak. Parameters and all logs are compared with those of the plain loop. The first steps")
     say(

@@ -1,4 +1,4 @@
-"""Hostile programs: each is right over 20 calls or refused with a reason, and none is wrong."""
+"""Hostile programs: each is right over 20 calls, or refused with a reason if it is not followed."""
 
 from __future__ import annotations
 
@@ -41,3 +41,9 @@ def test_plain_training_in_place_of_a_captured_step_is_right(
 def test_a_captured_step_is_right_or_refused(program: Program, on_miss: str) -> None:
     outcome = judge(program, on_miss)
     assert outcome.verdict in ("right", "refused"), outcome.detail
+
+
+@every_program
+def test_a_followed_step_is_right(program: Program) -> None:
+    outcome = judge(program, "refuse", follow=True)
+    assert outcome.verdict == "right", outcome.detail

@@ -29,6 +29,8 @@ namespace {
 constexpr int64_t kLongestPause = 1024;
 constexpr int64_t kSeenBeforePlan = 2;
 constexpr int64_t kMostPutOff = 2;
+// Where so many recordings wait for inputs like theirs, new inputs are recorded at their second time.
+constexpr size_t kMostUnreturned = 16;
 constexpr size_t kMostSeen = 1024;
 
 bool any_gradient(const std::vector<at::Tensor>& tensors) {
@@ -133,6 +135,21 @@ bool StepState::is_roomy(const Circumstances& here) const {
                      [&](const Circumstances& one) { return one.covers(here); });
 }
 
+// Notes inputs that come for the first time, and says so.
+bool StepState::is_new(const Circumstances& here) {
+  auto& met = learning.met;
+  const auto found = std::find_if(met.begin(), met.end(), [&](const Circumstances& one) {
+    return one.difference(here).empty();
+  });
+  if (found != met.end()) {
+    met.erase(found);
+    return false;
+  }
+  if (met.size() >= kMostSeen) met.erase(met.begin());
+  met.push_back(here);
+  return true;
+}
+
 // Plans the outcome in front. Returns false if no plan fits, and the run is one of online mode.
 bool StepState::plan_followed(const Tensors& inputs) {
   Planless& none = learning.planless[outcome().number];
@@ -194,6 +211,9 @@ Tensors StepState::run_followed(const Tensors& inputs) {
   const bool waits =
       std::any_of(learning.waiting.begin(), learning.waiting.end(),
                   [&](const Learned& one) { return one.here.difference(here).empty(); });
+  if (!fits && !waits && learning.waiting.size() >= kMostUnreturned && is_new(here)) {
+    return run_as_it_is(inputs, "these inputs are new, and others have not come again");
+  }
   if (!pauses && !waits && (learning.wanted || !fits)) return learn(inputs, here);
   if (!fits) return run_as_it_is(inputs, "no recording is for these inputs");
   if (!plan_followed(inputs)) return run_planless(inputs);
@@ -297,12 +317,15 @@ void StepState::note_learned(LearnedStep learned, const Circumstances& here,
   if (learning.seen.size() > kMostSeen) learning.seen.clear();
   const int64_t seen = ++learning.seen[step::print_of(learned.recording)];
   if (seen < kSeenBeforePlan && !is_other_kind) return;
-  const bool counts = !step::host_reads(learned.recording).empty();
+  const auto measured = std::count_if(
+      all.begin(), all.end(), [](const Outcome& one) { return !one.captured->program.estimated; });
+  const bool needs_inputs = measured < 2 && !step::host_reads(learned.recording).empty();
   auto& waiting = learning.waiting;
   std::erase_if(waiting, [&](const Learned& one) { return one.here.difference(here).empty(); });
   if (waiting.size() >= static_cast<size_t>(options.outcomes)) waiting.erase(waiting.begin());
-  waiting.push_back({std::move(learned), here, report.last_difference});
-  if (counts) make_waiting(here, inputs);
+  Learned next{std::move(learned), here, report.last_difference};
+  if (needs_inputs) return make_learned(std::move(next), inputs);
+  waiting.push_back(std::move(next));
 }
 
 // Makes an outcome of a recording that waits for inputs like these. It is measured beside gradients of
@@ -354,7 +377,8 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
         });
   } catch (const Error& error) {  // It cannot be measured here, and runs without a plan.
     report.last_difference = error.what();
-    learning.pause = kLongestPause;
+    // Masks of other inputs select other numbers of elements.
+    if (dynamic_cast<const ReadMiss*>(&error) == nullptr) learning.pause = kLongestPause;
     if (!first) renew_memory();
     return;
   }

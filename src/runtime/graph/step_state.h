@@ -48,6 +48,7 @@ struct Learning {
   std::optional<StepPlanOptions> ahead;  // of a plan that was asked for before there is a recording
   Bytes plain_peak;                      // of the first run, if its budget is a share
   std::vector<Learned> waiting;          // each for other circumstances
+  std::vector<step::Circumstances> met;  // once, and not recorded
   std::vector<step::Circumstances> roomy;  // Runs in them need neither a plan nor an eviction.
   std::map<int64_t, Planless> planless;    // by number of the outcome
   std::optional<step::Recording> left;     // of the last run, if it left all recordings
@@ -197,6 +198,7 @@ struct StepState {
   Tensors run_followed(const Tensors& inputs);
   bool bring_fitting(const step::Circumstances& here);
   void fix_share_of_first_run();
+  bool is_new(const step::Circumstances& here);
   bool is_roomy(const step::Circumstances& here) const;
   void make_waiting(const step::Circumstances& here, const Tensors& inputs);
   bool plan_followed(const Tensors& inputs);
