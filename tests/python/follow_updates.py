@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 
+swa: Any = torch.optim.swa_utils
+
 
 def state_of(*optimizers: Any) -> Any:
     return [copy.deepcopy(optimizer.state_dict()) for optimizer in optimizers]
@@ -123,7 +125,7 @@ def two_networks_and_two_optimizers() -> Program:
         for _ in range(steps["critic"]):
             optimizers[1].zero_grad()
             loss = F.softplus(critic(generator(x).detach())).mean() + F.softplus(-critic(y)).mean()
-            loss.backward()
+            backward(loss)
             optimizers[1].step()
         optimizers[0].zero_grad()
         backward(F.softplus(-critic(generator(x))).mean())
@@ -148,7 +150,7 @@ def two_networks_and_two_optimizers() -> Program:
 @program("numbers", 1)
 def a_schedule_and_an_average() -> Program:
     model = perceptron()
-    average = AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    average = AveragedModel(model, multi_avg_fn=swa.get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     schedule = lr_scheduler.CosineAnnealingLR(optimizer, 30)
 
@@ -252,7 +254,7 @@ def a_scaler_inside() -> Program:
     def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y) * factor[0]
-        scaler.scale(loss).backward()
+        backward(scaler.scale(loss))
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)

@@ -356,3 +356,42 @@ def test_train_step_follows_where_it_is_asked_to() -> None:
         assert step(x) == pytest.approx(float(net(x).square().sum()) * (call + 1))
         net.zero_grad()
     assert (step.mode, step.calls, counts["calls"]) == ("follow", {"follow": 4}, 4)
+
+
+def test_a_replay_that_fails_behind_the_updates_says_so() -> None:
+    net = Twins._net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    fails = {"now": False}
+
+    def fails_if_asked(x: Any) -> Any:
+        if fails["now"]:
+            raise ValueError("asked to fail")
+        return x * 1
+
+    library = torch.library.Library("reprise_tests", "DEF")
+    library.define("fails_if_asked(Tensor x) -> Tensor")
+    library.impl("fails_if_asked", fails_if_asked, "CPU")
+    asked: Any = torch.ops.reprise_tests.fails_if_asked
+
+    def step(x: Any, where: str) -> Any:
+        optimizer.zero_grad()
+        loss = net(asked(x) if where == "before" else x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return asked(loss.detach()) if where == "behind" else loss.detach()
+
+    for where in ("before", "behind"):
+        followed: Any = reprise.capture(step, Twins.inputs(0), where, follow=True)
+        for call in range(3):
+            followed(Twins.inputs(call), where)
+        assert followed.report().left == 1
+        weights = [p.detach().clone() for p in net.parameters()]
+        fails["now"] = True
+        told = "some parameters were updated already" if where == "behind" else "asked to fail"
+        with pytest.raises(Exception, match=told):
+            followed(Twins.inputs(3), where)
+        fails["now"] = False
+        now = list(net.parameters())
+        same = all(torch.equal(a, b) for a, b in zip(weights, now, strict=True))
+        assert same == (where == "before")
+        followed(Twins.inputs(4), where)

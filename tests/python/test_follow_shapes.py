@@ -69,7 +69,9 @@ class Twins:
         gc.collect()
         for net, step in zip(self.nets, [self.steps[0], self.followed], strict=True):
             result = step(self.batch(call, rows))
-            kept.append([result, *(p.grad.clone() for p in net.parameters())])
+            gradients: list[Any] = [p.grad for p in net.parameters()]
+            kept.append([result, *(g.clone() for g in gradients)])
+            del gradients
             for p in net.parameters():
                 p.grad = None
         assert all(torch.equal(a, b) for a, b in zip(*kept, strict=True))
@@ -90,11 +92,11 @@ class Twins:
 
 def test_steps_of_other_shapes_take_the_plans_of_larger_ones() -> None:
     twins = Twins()
-    twins.followed.plan(budget=twins.budget(512, 60), time_limit=1)
+    twins.followed.plan(budget=twins.budget(512, 70), time_limit=1)
     rows = [512, 512, 480, 480, *range(400, 470, 10), *range(400, 470, 10)]
     lefts = [twins.call(call, row).left for call, row in enumerate(rows)]
     # Each number of rows comes once without a plan. None is searched for the smaller ones.
-    assert lefts[-1] == 2 + 7
+    assert lefts[-1] == 2 + 7, twins.followed.report()
     searches = [o for o in twins.followed.report().overheads if o.work == "plan"]
     assert sum("other shapes" in o.why for o in searches) >= 7
     # The third size and those behind it are not measured. Their peaks are still predicted.
@@ -104,7 +106,7 @@ def test_steps_of_other_shapes_take_the_plans_of_larger_ones() -> None:
 
 def test_inputs_that_fit_need_no_plan_and_no_recording() -> None:
     twins = Twins()
-    twins.followed.plan(budget=twins.budget(512, 60), time_limit=1)
+    twins.followed.plan(budget=twins.budget(512, 70), time_limit=1)
     twins.call(0, 512)
     twins.call(1, 512)
     twins.call(2, 200)  # It is recorded, and nothing had to be evicted.
@@ -120,7 +122,7 @@ def test_bits_and_budget_hold_for_lengths_in_any_order() -> None:
     draw = random.Random(1)
     sizes = [draw.randrange(64, 640, 16) for _ in range(12)]
     twins = Twins(outcomes=5)  # Less than there are lengths.
-    twins.followed.plan(budget=twins.budget(624, 60), time_limit=0.2)
+    twins.followed.plan(budget=twins.budget(624, 70), time_limit=0.2)
     for call in range(40):
         report = twins.call(call, draw.choice(sizes))
     assert report.left < 40

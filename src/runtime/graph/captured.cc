@@ -90,10 +90,15 @@ void Effects::save() {
 }
 
 void Effects::save_before(const step::Work& work) {
-  if (!has_parameters()) return;
+  if (parameters_.empty()) return;
   for (const int32_t e : work.effects) {
     if (!images_.contains(e)) images_.emplace(e, step::copy_to_host(parameters_.at(e).storage()));
   }
+}
+
+bool Effects::has(const std::set<int32_t>& written) const {
+  return parameters_.empty() || std::all_of(written.begin(), written.end(),
+                                            [&](int32_t e) { return images_.contains(e); });
 }
 
 void Effects::restore() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "reprise/runtime/capture.h"
 #include "runtime/graph/replay.h"
@@ -28,7 +29,8 @@ class Effects {
   // Saves what the work writes, if that is not saved yet.
   void save_before(const step::Work& work);
   void restore() const;
-  bool has_parameters() const { return !parameters_.empty(); }
+  // Says whether all of these externals can be restored.
+  bool has(const std::set<int32_t>& written) const;
 
  private:
   Tensors tensors_, memory_;

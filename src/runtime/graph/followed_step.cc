@@ -164,6 +164,8 @@ bool StepState::plan_followed(const Tensors& inputs) {
       wanted.time_limit = std::min(wanted.time_limit, longest_search(baseline(graph()).time));
       require(plan(wanted), graph_now().fixed, wanted, captured().sample_bytes);
       learning.ahead.reset();
+      // Steps of other shapes begin with the plans that are known by then.
+      plan_options.time_limit = Nanos(plan_options.time_limit.count() / 2);
     }
     replan_if_needed(inputs);
   } catch (const BudgetError& error) {
@@ -280,7 +282,9 @@ LearnedStep StepState::run_and_learn(const StepFunction& function, const Tensors
   const step::AsFollowed followed(true);
   const step::ShowingGradients showing(gradients);
   reset_peak(device_of(inputs));
-  const auto scrutiny = outcomes.empty() ? step::Scrutiny::kOnce : step::Scrutiny::kSmall;
+  // The first recordings show which operators write what no schema declares.
+  const bool knows = !outcomes.empty() || !learning.waiting.empty();
+  const auto scrutiny = knows ? step::Scrutiny::kSmall : step::Scrutiny::kOnce;
   LearnedStep learned = learn_step(function, inputs, within, scrutiny, learning.known);
   report.measured_peak = Bytes(memory_count(device_of(inputs)).peak);
   if (gradients.is_mixed()) {

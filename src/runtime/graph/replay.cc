@@ -87,6 +87,7 @@ void Replay::use_sums(const Machine& machine, std::map<ValueIndex, Sum> sums,
 }
 
 void Replay::clear() {
+  written_.clear();
   if (between_) {
     between_->end();  // before the memory that copies read and write goes
     moved_ = between_->take_moved();
@@ -226,6 +227,7 @@ void Replay::run(const RunAction& step) {
   const c10::OptionalDeviceGuard current_device(
       step.memory > 0 ? std::optional(lowered_.devices.at(step.memory)) : std::nullopt);
   before_overwrites(work, step.memory);
+  written_.insert(work.effects.begin(), work.effects.end());
   std::optional<RandomState> current;
   if (step.save_random) random_[op].emplace(recording_.device);
   if (step.restore_random) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,8 @@ class Replay final : public Backend {
   void clear();
   // Returns what the step has moved that was cleared last.
   const transfer::MovedBytes& moved() const { return moved_; }
+  // Returns the externals that the runs since clear() have written, or have begun to write.
+  const std::set<int32_t>& written() const { return written_; }
   // Lets all devices wait for the copies between them, so that others may use the step's memory.
   void settle();
   at::Tensor tensor(const step::TensorRef& ref) const;
@@ -144,6 +147,7 @@ class Replay final : public Backend {
   std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
   std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
+  std::set<int32_t> written_;
   Changes changes_;
   std::optional<transfer::Copies> copies_;      // of the step, if it has memories to move values to
   std::map<ValueIndex, c10::Storage> unmoved_;  // values on other devices that the plan has moved

@@ -170,7 +170,6 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   captured().effects.save();
   Tensors outputs;
   std::vector<Delivery> gradients;
-  bool is_replayed = !options.follow;  // The function has ended, and nothing is saved any more.
   try {
     const auto limit = limited ? std::optional(report.budget.count() - uncounted) : std::nullopt;
     PlanRun run(*this, inputs, limit);
@@ -178,7 +177,6 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     if (options.follow) {
       followed.emplace(*this, run, inputs, random, limit);
       followed->call();
-      is_replayed = true;
       if (followed->has_left()) {
         outputs = end_left(*followed, Bytes(uncounted));
         return outputs;
@@ -218,13 +216,13 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     return std::nullopt;
   } catch (...) {
     if (ranks) ranks->abandon(memory.keep());
+    const bool all_saved = captured().effects.has(captured().replay.written());
     captured().replay.clear();
     if (homes) homes->undo(updater().parameters_done());
     random.restore();
     captured().effects.restore();
     renew_memory();
-    const bool all_unknown = is_replayed && captured().effects.has_parameters();
-    const std::string updated = all_unknown ? "those that it writes" : updater().updated();
+    const std::string updated = all_saved ? updater().updated() : "those that it writes";
     if (!updated.empty()) rethrow_after_updates(updated);
     throw;
   }
@@ -259,7 +257,7 @@ Tensors StepState::end_left(FollowedRun& followed, Bytes uncounted) {
 // Says whether a followed run whose replay failed can be done once more: all of it can be taken back.
 bool StepState::can_run_again() const {
   return recording().device.is_cpu() && online::works_here() && !homes &&
-         updater().updates().each.empty() && !captured().effects.has_parameters();
+         updater().updates().each.empty() && captured().effects.has(captured().replay.written());
 }
 
 // The plan did not fit, and the function's work was done without it.
