@@ -164,8 +164,6 @@ bool StepState::plan_followed(const Tensors& inputs) {
       wanted.time_limit = std::min(wanted.time_limit, longest_search(baseline(graph()).time));
       require(plan(wanted), graph_now().fixed, wanted, captured().sample_bytes);
       learning.ahead.reset();
-      // Steps of other shapes begin with the plans that are known by then.
-      plan_options.time_limit = Nanos(plan_options.time_limit.count() / 2);
     }
     replan_if_needed(inputs);
   } catch (const BudgetError& error) {
