@@ -135,7 +135,7 @@ def test_another_branch_goes_on_within_the_budget_and_is_planned() -> None:
         return step
 
     twins = Twins(make)
-    twins.followed.plan(budget="65%", time_limit=1)
+    twins.followed.plan(budget="60%", time_limit=1)
     left = []
     for call in range(10):
         branch["on"] = call in (3, 5, 7, 9)

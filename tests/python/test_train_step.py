@@ -128,7 +128,7 @@ def assert_trains_like(
         assert not loss.requires_grad and torch.equal(loss, expected)
         assert_same(state_of(model), wanted)
         budget = step.report().budget_bytes
-        # With a share there is none at the first call: it is a share of that call's peak.
+        # A share is of the first call's peak, so that call has no budget yet.
         assert budget is None or peak <= budget
         if clears:
             plain.zero_grad()

@@ -269,7 +269,7 @@ void StepState::end_plainly(Bytes uncounted, const BudgetError& error) {
   Planless& none = learning.planless[outcome().number];
   none.error = error;
   none.pause = std::exchange(none.next_pause, 4 * none.next_pause);
-  // What steps on other shapes cost says too little about this one.
+  // The costs of steps on other shapes say too little about this one.
   learning.estimates = learning.estimates && !captured().program.estimated;
 }
 
