@@ -93,24 +93,70 @@ class Peak {
   Holder workspace_;
 };
 
-std::vector<Recomputed> find_recomputed(const Graph& graph,
-                                        const std::vector<BoundAction>& actions) {
-  std::map<OpIndex, Recomputed> by_op;
-  for (const BoundAction& action : actions) {
-    if (action.kind != ActionKind::kRun) continue;
-    const Op& op = graph.ops[action.target];
-    Recomputed& entry = by_op[action.target];
+// ReRuns adds up, by op, what runs more than once and why.
+class ReRuns {
+ public:
+  ReRuns(const Graph& graph, const std::vector<BoundAction>& actions, int64_t peak)
+      : graph_(graph), peak_(peak), dropped_(graph.values.size(), kHeld) {
+    made_by_.assign(graph.values.size(), -1);
+    for (position_ = 0; position_ < std::ssize(actions); ++position_) {
+      const BoundAction& action = actions[position_];
+      if (action.kind == ActionKind::kRun) run(action);
+      if (action.kind == ActionKind::kFree && action.at == 0) dropped_[action.target] = position_;
+      if (action.kind == ActionKind::kCopy && action.to == 0) dropped_[action.target] = kHeld;
+    }
+  }
+
+  std::vector<Recomputed> take() {
+    std::vector<Recomputed> result;
+    for (auto& [op, entry] : by_op_) {
+      if (entry.runs > 1) result.push_back(std::move(entry));
+    }
+    std::stable_sort(result.begin(), result.end(),
+                     [](const Recomputed& a, const Recomputed& b) { return a.extra > b.extra; });
+    return result;
+  }
+
+ private:
+  static constexpr int64_t kHeld = -1;
+
+  void run(const BoundAction& action) {
+    const Op& op = graph_.ops[action.target];
+    const Variant& variant = op.variants[action.variant];
+    for (const ValueIndex value : variant.reads) note_reader(value, op);
+    Recomputed& entry = by_op_[action.target];
     entry.op = op.id;
-    if (entry.runs++ > 0) entry.extra += op.variants[action.variant].time;
+    const bool again = entry.runs++ > 0;
+    if (again) entry.extra += variant.time;
+    if (action.at == 0) {
+      for (const ValueIndex value : variant.consumes) dropped_[value] = position_;
+      for (const auto& pair : variant.reuses) dropped_[pair.second] = position_;
+    }
+    for (const ValueIndex value : variant.writes) {
+      const Bytes bytes = graph_.values[value].bytes;
+      if (again) entry.bytes += bytes;
+      if (action.at == 0) {
+        const int64_t dropped = std::exchange(dropped_[value], kHeld);
+        const bool over_peak = dropped != kHeld && dropped < peak_ && peak_ < position_;
+        if (again && over_peak) entry.absent += bytes;
+      }
+      made_by_[value] = again ? action.target : -1;
+    }
   }
-  std::vector<Recomputed> result;
-  for (auto& [op, entry] : by_op) {
-    if (entry.runs > 1) result.push_back(std::move(entry));
+
+  void note_reader(ValueIndex value, const Op& reader) {
+    const OpIndex maker = std::exchange(made_by_[value], -1);
+    if (maker < 0) return;
+    Recomputed& entry = by_op_[maker];
+    if (entry.reader.empty()) entry.reader = reader.id;
   }
-  std::stable_sort(result.begin(), result.end(),
-                   [](const Recomputed& a, const Recomputed& b) { return a.extra > b.extra; });
-  return result;
-}
+
+  const Graph& graph_;
+  int64_t peak_, position_ = 0;
+  std::vector<int64_t> dropped_;  // by value: the action that dropped it from the device, or kHeld
+  std::vector<OpIndex> made_by_;  // by value: the op whose re-run made it, until it is read; or -1
+  std::map<OpIndex, Recomputed> by_op_;
+};
 
 // Returns the bytes that a run of the variant needs beside the values that it reads.
 Bytes need(const Graph& graph, const Variant& variant) {
@@ -351,7 +397,7 @@ Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine
   result.peak_action = peak < 0 ? "start" : describe(plan.actions[peak]);
   const std::vector<BoundAction> actions = bind(graph, plan.actions, machine);
   result.holders = Peak(graph, actions, peak).holders();
-  result.recomputed = find_recomputed(graph, actions);
+  result.recomputed = ReRuns(graph, actions, peak).take();
   for (const Recomputed& entry : result.recomputed) result.recomputed_time += entry.extra;
   result.alternatives = AlternativeUses(graph, actions).take();
   result.baseline = baseline(graph);

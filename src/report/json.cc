@@ -113,6 +113,9 @@ std::string explanation_json(const Explanation& explanation, const EnergyReport*
         .field("op", recomputed.op)
         .field("runs", recomputed.runs)
         .field("extra_ns", recomputed.extra)
+        .field("bytes", recomputed.bytes)
+        .field("absent_bytes", recomputed.absent)
+        .field("reader", recomputed.reader)
         .close();
   }
   writer.close().key("alternatives").open_array();

@@ -55,86 +55,96 @@ std::string holders_table(const Explanation& explanation, const TextOptions& opt
   return table.text();
 }
 
-struct Kind {
-  std::string name;
-  size_t count = 0;
-  int64_t amount = 0;
-};
-
-// Returns the kinds, largest first.
-template <class Entries, class Id, class Amount>
-std::vector<Kind> kinds_of(const Entries& entries, const Id& id, const Amount& amount) {
+// Says how much each kind of value holds, for graphs with more holders than a table shows.
+std::string kinds_of_holders(const Explanation& explanation, const TextOptions& options) {
+  if (explanation.holders.size() <= options.rows + 1) return {};
+  struct Kind {
+    size_t values = 0;
+    Bytes bytes;
+  };
   std::map<std::string, Kind> kinds;
-  for (const auto& entry : entries) {
-    Kind& kind = kinds[without_numbers(id(entry))];
-    ++kind.count;
-    kind.amount += amount(entry);
+  for (const Holder& holder : explanation.holders) {
+    Kind& kind = kinds[without_numbers(holder.id)];
+    ++kind.values;
+    kind.bytes += holder.bytes;
   }
-  std::vector<Kind> sorted;
-  for (auto& [name, kind] : kinds) sorted.push_back({name, kind.count, kind.amount});
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Kind& a, const Kind& b) { return a.amount > b.amount; });
-  return sorted;
-}
-
-// Says how much each kind of entry is, for graphs with more entries than a table shows.
-template <class Format>
-std::string kinds_table(const std::vector<Kind>& kinds, const char* what, int64_t whole,
-                        const Format& format, const TextOptions& options) {
+  std::vector<std::pair<std::string, Kind>> sorted(kinds.begin(), kinds.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.bytes > b.second.bytes;
+  });
+  if (sorted.size() > options.rows) sorted.resize(options.rows);
   Table table;
   table.column("numbers left out", Align::kLeft)
-      .column(what, Align::kRight)
+      .column("values", Align::kRight)
       .column("", Align::kRight)
       .column("share", Align::kRight);
-  for (size_t k = 0; k < std::min(kinds.size(), options.rows); ++k) {
-    table.row({printable(kinds[k].name), std::to_string(kinds[k].count), format(kinds[k].amount),
-               share(kinds[k].amount, whole)});
+  for (const auto& [name, kind] : sorted) {
+    table.row({printable(name), std::to_string(kind.values), format_bytes(kind.bytes),
+               share(kind.bytes.count(), explanation.timeline.peak.count())});
   }
   return "\n" + table.text();
 }
 
-std::string kinds_of_holders(const Explanation& explanation, const TextOptions& options) {
-  if (explanation.holders.size() <= options.rows + 1) return {};
-  const auto kinds = kinds_of(
-      explanation.holders, [](const Holder& h) { return h.id; },
-      [](const Holder& h) { return h.bytes.count(); });
-  return kinds_table(
-      kinds, "values", explanation.timeline.peak.count(),
-      [](int64_t bytes) { return format_bytes(Bytes(bytes)); }, options);
+// Sums up re-runs by kind of operation, the kind with the most time first. `runs` counts operations,
+// and the reader is that of the operation with the most time.
+std::vector<Recomputed> kinds_of_recomputed(const std::vector<Recomputed>& recomputed) {
+  std::map<std::string, Recomputed> kinds;
+  for (const Recomputed& entry : recomputed) {
+    Recomputed& kind = kinds[without_numbers(entry.op)];
+    if (kind.op.empty()) kind.reader = without_numbers(entry.reader);
+    kind.op = without_numbers(entry.op);
+    ++kind.runs;
+    kind.extra += entry.extra;
+    kind.bytes += entry.bytes;
+    kind.absent += entry.absent;
+  }
+  std::vector<Recomputed> sorted;
+  for (auto& [name, kind] : kinds) sorted.push_back(std::move(kind));
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Recomputed& a, const Recomputed& b) { return a.extra > b.extra; });
+  return sorted;
 }
 
-std::string kinds_of_recomputed(const Explanation& explanation, const TextOptions& options) {
-  if (explanation.recomputed.size() <= options.rows + 1) return {};
-  const auto kinds = kinds_of(
-      explanation.recomputed, [](const Recomputed& r) { return r.op; },
-      [](const Recomputed& r) { return r.extra.count(); });
-  return kinds_table(
-      kinds, "operations", explanation.baseline.time.count(),
-      [](int64_t time) { return format_duration(Nanos(time)); }, options);
-}
-
-std::string recomputed_table(const Explanation& explanation, const TextOptions& options) {
+// Returns the table of re-runs with their sum.
+std::string recomputed_rows(const std::vector<Recomputed>& all, const char* name, const char* count,
+                            const Explanation& explanation, size_t rows) {
   const int64_t plain = explanation.baseline.time.count();
   Table table;
-  table.column("operation", Align::kLeft)
-      .column("runs", Align::kRight)
+  table.column(name, Align::kLeft)
+      .column(count, Align::kRight)
       .column("extra time", Align::kRight)
-      .column("of plain training", Align::kRight);
-  const std::vector<Recomputed>& all = explanation.recomputed;
-  const size_t shown = all.size() <= options.rows + 1 ? all.size() : options.rows;
-  for (size_t i = 0; i < shown; ++i) {
-    table.row({printable(all[i].op), std::to_string(all[i].runs), format_duration(all[i].extra),
-               share(all[i].extra.count(), plain)});
+      .column("of plain", Align::kRight)
+      .column("made again", Align::kRight)
+      .column("away at peak", Align::kRight)
+      .column("read first by", Align::kLeft);
+  const auto row = [&](const std::string& first, const std::string& second, const Recomputed& sum) {
+    table.row({first, second, format_duration(sum.extra), share(sum.extra.count(), plain),
+               format_bytes(sum.bytes), sum.absent > Bytes(0) ? format_bytes(sum.absent) : "-",
+               printable(sum.reader)});
+  };
+  const size_t shown = all.size() <= rows + 1 ? all.size() : rows;
+  Recomputed sum, rest;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i < shown) row(printable(all[i].op), std::to_string(all[i].runs), all[i]);
+    for (Recomputed* total : {&sum, i < shown ? nullptr : &rest}) {
+      if (total == nullptr) continue;
+      total->extra += all[i].extra;
+      total->bytes += all[i].bytes;
+      total->absent += all[i].absent;
+    }
   }
-  if (shown < all.size()) {
-    Nanos rest;
-    for (size_t i = shown; i < all.size(); ++i) rest += all[i].extra;
-    table.row({fmt::format("{} others", all.size() - shown), "", format_duration(rest),
-               share(rest.count(), plain)});
-  }
-  table.row({"sum", "", format_duration(explanation.recomputed_time),
-             share(explanation.recomputed_time.count(), plain)});
+  if (shown < all.size()) row(fmt::format("{} others", all.size() - shown), "", rest);
+  row("sum", "", sum);
   return table.text();
+}
+
+std::string recomputed_tables(const Explanation& explanation, const TextOptions& options) {
+  const std::vector<Recomputed>& all = explanation.recomputed;
+  std::string text = recomputed_rows(all, "operation", "runs", explanation, options.rows);
+  const std::vector<Recomputed> kinds = kinds_of_recomputed(all);
+  if (kinds.size() == all.size()) return text;
+  return text + "\n" +
+         recomputed_rows(kinds, "numbers left out", "operations", explanation, options.rows);
 }
 
 std::string alternatives_table(const Explanation& explanation) {
@@ -229,8 +239,7 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
   text += holders_table(explanation, options) + kinds_of_holders(explanation, options);
   text += "\n";
   text += heading("What runs more than once", options);
-  text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_table(explanation, options);
-  text += kinds_of_recomputed(explanation, options);
+  text += explanation.recomputed.empty() ? "  nothing\n" : recomputed_tables(explanation, options);
   text += moves_text(explanation, options);
   if (explanation.alternatives.empty()) return text;
   text += "\n" + heading("What runs in another way than plain training's", options);

@@ -46,7 +46,9 @@ TEST(Explain, RecomputedOpsCostAllRunsButTheFirst) {
   const Plan plan = claimed_plan(
       graph, with_frees(graph, {{0, 0}, {1, 0}, {0, 0}, {1, 1}, {2, 0}, {3, 0}, {0, 1}, {4, 0}}));
   const Explanation explanation = explain(graph, plan);
-  const std::vector<Recomputed> expected = {{"F0", 3, Nanos(10 + 11)}, {"F1", 2, Nanos(21)}};
+  const std::vector<Recomputed> expected = {
+      {"F0", 3, Nanos(10 + 11), Bytes(20 + 20 + 7), Bytes(0), "F1"},
+      {"F1", 2, Nanos(21), Bytes(30 + 9), Bytes(0), "loss"}};
   EXPECT_EQ(explanation.recomputed, expected);
   EXPECT_EQ(explanation.recomputed_time, Nanos(42));
 }
@@ -59,6 +61,34 @@ TEST(Explain, ASecondCopyIsPartOfItsValuesBytes) {
   const std::vector<Holder> expected = {
       {"fixed", Bytes(100)}, {"y", Bytes(40)}, {"x", Bytes(10)}, {"workspace of a", Bytes(5)}};
   EXPECT_EQ(explanation.holders, expected);
+}
+
+TEST(Explain, ReRunsSayWhatTheyMakeAgainAndWhoReadsIt) {
+  Graph graph = two_op_graph();  // a: x -> y (20 B)
+  Op last = graph.ops[1];
+  last.id = "c";
+  last.variants[0].reads = {1, 2};
+  last.variants[0].writes = {};
+  last.variants[0].workspace = Bytes(0);
+  Op peak = last;
+  peak.id = "peak";
+  peak.variants[0].reads = {2};
+  peak.variants[0].workspace = Bytes(1000);
+  graph.ops.push_back(peak);
+  graph.ops.push_back(last);
+  const Action drop{.kind = ActionKind::kFree, .id = "y", .variant = {}};
+  Plan plan;
+  plan.actions = {run("a"), run("b"), drop, run("peak"), run("a"), run("c")};
+  const Nanos time = graph.ops[0].variants[0].time;
+  const std::vector<Recomputed> expected = {{"a", 2, time, Bytes(20), Bytes(20), "c"}};
+  EXPECT_EQ(explain(graph, plan).recomputed, expected);
+  // Here y is there at the peak. It is dropped and made again behind the peak.
+  plan.actions = {run("a"), run("b"), run("peak"), drop, run("a"), run("c")};
+  const std::vector<Recomputed> there = {{"a", 2, time, Bytes(20), Bytes(0), "c"}};
+  EXPECT_EQ(explain(graph, plan).recomputed, there);
+  // Here it is made again before the peak.
+  plan.actions = {run("a"), run("b"), drop, run("a"), run("peak"), run("c")};
+  EXPECT_EQ(explain(graph, plan).recomputed, there);
 }
 
 TEST(Explain, ConsumedAndReusedValuesHoldNothingWhileTheirTakerRuns) {

@@ -24,6 +24,11 @@ struct Recomputed {
   std::string op;
   int64_t runs = 0;  // at least two
   Nanos extra;       // the time of all re-runs
+  Bytes bytes = {};  // of the values that the re-runs write
+  // The bytes of these values that the device does not hold at the peak. They were dropped before it,
+  // and a re-run behind it makes them again.
+  Bytes absent = {};
+  std::string reader = {};  // the op that first reads what a re-run made; empty if none does
 
   bool operator==(const Recomputed&) const = default;
 };

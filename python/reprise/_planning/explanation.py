@@ -33,11 +33,18 @@ class Recomputed:
         op: The id of the op.
         runs: The number of its runs.
         extra_ns: The time of all runs but the first in nanoseconds.
+        bytes: The bytes of the values that the runs but the first write.
+        absent_bytes: The bytes of these values that the device does not hold at the peak, because
+            a run behind the peak makes them again.
+        reader: The id of the op that is the first to read what was made again, or "".
     """
 
     op: str
     runs: int
     extra_ns: int
+    bytes: int = 0
+    absent_bytes: int = 0
+    reader: str = ""
 
 
 @dataclass(frozen=True)
