@@ -137,13 +137,46 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
   for (const AlternativeInfo& kind : alternatives()) {
     if (!kind.in_graph || kind.exactness != Exactness::kBitwise) continue;
     if (std::set<std::string>{"backward-by-result", "convolution-by-samples", "copied-part",
-                              "late-gradient", "linear-cross-entropy-by-rows", "one-bit-mask",
-                              "perceptron-by-rows", "small-indices", "tiles"}
+                              "cross-entropy-from-logits", "late-gradient",
+                              "linear-cross-entropy-by-rows", "one-bit-mask", "perceptron-by-rows",
+                              "small-indices", "tiles"}
             .contains(kind.name)) {
       continue;  // in the other tests
     }
     if (kind.name == "two-step-batch-norm" && !has_channel_norm()) continue;
     EXPECT_GT(coverage.uses[kind.name + " of float32"], 0U) << kind.name;
+  }
+}
+
+// The logits come in the type of the layer, and the loss is that of float32 or float64. Some steps
+// use the logits for something else, too.
+TEST_F(AlternativesProperty, CrossEntropiesFromLogits) {
+  Random random(10);
+  Coverage coverage;
+  for (int k = 0; k < 24; ++k) {
+    const auto& [type, scalar] = types()[static_cast<size_t>(k) % types().size()];
+    const int64_t rows = between(random, 1, 90), classes = between(random, 2, 300);
+    const bool ignored = k % 2 == 0, summed = k % 5 == 0;
+    const bool read = scalar != at::kBFloat16 || k % 4 == 0;
+    SCOPED_TRACE(fmt::format("{}: {}, {}x{}{}", k, type, rows, classes, read ? ", read" : ""));
+    auto module = std::make_shared<nn::Module>();
+    const at::Tensor scale = module->register_parameter("scale", at::randn({1}).to(scalar));
+    at::Tensor target = at::randint(classes, {rows}, at::kLong);
+    if (ignored) target[rows / 2] = 1;
+    expect_same_bits(
+        module, {at::randn({rows, classes}).to(scalar), target},
+        [&, wide = scalar == at::kBFloat16 ? at::kFloat : scalar](const Tensors& in) {
+          const at::Tensor logits = in[0] * scale;
+          const at::Tensor loss =
+              at::nll_loss(at::log_softmax(logits.to(wide), 1), in[1], {},
+                           summed ? at::Reduction::Sum : at::Reduction::Mean, ignored ? 1 : -100);
+          loss.backward();
+          return read ? Tensors{loss, logits.detach().argmax(1)} : Tensors{loss};
+        },
+        type + (read ? " read" : ""), coverage, k % 3 == 2 ? "" : "cross-entropy-from-logits");
+  }
+  for (const char* type : {"float32 read", "bfloat16", "bfloat16 read"}) {
+    EXPECT_GT(coverage.uses[fmt::format("cross-entropy-from-logits of {}", type)], 0U) << type;
   }
 }
 

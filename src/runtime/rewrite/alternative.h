@@ -185,6 +185,7 @@ void olive_8(Rewriter& rewriter);
 void olive_4(Rewriter& rewriter);
 void two_call_convolution(Rewriter& rewriter);
 void convolution_by_samples(Rewriter& rewriter);
+void cross_entropy_from_logits(Rewriter& rewriter);
 void cross_entropy_by_rows(Rewriter& rewriter);
 void two_step_batch_norm(Rewriter& rewriter);
 void batch_norm_by_channels(Rewriter& rewriter);

@@ -78,6 +78,10 @@ constexpr std::array kRows = {
     Row{"convolution-by-samples",
         "runs a convolution, or the gradient of its input, some samples at a time",
         convolution_by_samples},
+    Row{"cross-entropy-from-logits",
+        "keeps the logits of a cross-entropy, in 16 bits if they come so, and makes the "
+        "log-soft-max of some rows at a time again in the backward",
+        cross_entropy_from_logits},
     Row{"cross-entropy-by-rows",
         "joins the backwards of log-soft-max and negative log likelihood, some rows at a time",
         cross_entropy_by_rows},

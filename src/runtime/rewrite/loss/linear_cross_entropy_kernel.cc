@@ -3,23 +3,20 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/gather.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "runtime/rewrite/loss/picked_loss.h"
 #include "runtime/rewrite/rows/column_sum.h"
 
 namespace reprise::runtime::internal::rewrite {
 
 namespace {
-
-constexpr int64_t kNoClass = -100;
 
 std::optional<at::Tensor> defined(const c10::IValue& operand) {
   if (!operand.isTensor() || !operand.toTensor().defined()) return std::nullopt;
@@ -44,7 +41,7 @@ class LossSum {
           const std::optional<at::Tensor>& weight, const at::TensorOptions& options)
       : constants_(constants), target_(target), weight_(weight) {
     if (constants.same_bits) {
-      picked_ = at::empty({target.size(0), 1}, options);
+      picked_.emplace(target, constants.reduction, constants.ignored, options);
     } else {
       sum_ = at::zeros({}, options);
       total_ = at::zeros({}, options);
@@ -52,26 +49,17 @@ class LossSum {
   }
 
   void add(const at::Tensor& log, int64_t first) {
+    if (picked_) return picked_->add(log, first);
     const at::Tensor target = target_.narrow(0, first, log.size(0));
-    if (constants_.same_bits) {
-      at::Tensor picked = picked_.narrow(0, first, log.size(0));
-      const at::Tensor column = target.masked_fill(target.eq(constants_.ignored), 0).unsqueeze(1);
-      at::gather_out(picked, log, 1, column);
-    } else {
-      const auto [part, weight] =
-          at::nll_loss_forward(log, target, weight_, at::Reduction::Sum, constants_.ignored);
-      sum_.add_(part);
-      total_.add_(weight);
-    }
+    const auto [part, weight] =
+        at::nll_loss_forward(log, target, weight_, at::Reduction::Sum, constants_.ignored);
+    sum_.add_(part);
+    total_.add_(weight);
   }
 
   // Returns the loss and the total weight.
   std::tuple<at::Tensor, at::Tensor> finish() {
-    if (constants_.same_bits) {
-      const at::Tensor column =
-          at::zeros_like(target_).masked_fill_(target_.eq(constants_.ignored), kNoClass);
-      return at::nll_loss_forward(picked_, column, {}, constants_.reduction, kNoClass);
-    }
+    if (picked_) return picked_->finish();
     if (constants_.reduction == at::Reduction::Mean) sum_.div_(total_);
     return {sum_, total_};
   }
@@ -80,8 +68,8 @@ class LossSum {
   const HeadConstants& constants_;
   const at::Tensor target_;
   const std::optional<at::Tensor> weight_;
-  at::Tensor picked_;       // of each row, what the loss picks
-  at::Tensor sum_, total_;  // of the blocks so far
+  std::optional<PickedLoss> picked_;  // with the bits of the whole
+  at::Tensor sum_, total_;            // of the blocks so far
 };
 
 // Returns the sum of the weights of the classes of all rows.
