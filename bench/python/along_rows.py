@@ -12,8 +12,6 @@ where that is possible, against the time of the same calls on one tile of rows a
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +20,8 @@ import reprise
 import torch
 from by_rows import NETWORKS
 from networks import Network
-from run_info import measured
-from side_by_side import keep_freed_pages, plain
+from side_by_side import plain
+from stored_page import Page, arguments, steady_memory
 from torch import Tensor
 
 SHARES = (1.0, 0.5, 0.3)
@@ -263,28 +261,11 @@ def soft_max_and_norms(repeats: int, say: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Soft-max, norms and projections by rows\n")
-    say("A program writes this file, so do not edit it. This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    options = arguments(__doc__, repeats=5).parse_args()
+    steady_memory()
+    say = Page(options.output, "Soft-max, norms and projections by rows")
     soft_max_and_norms(options.repeats, say)
     projections({name: NETWORKS[name] for name in NETWORKS if name.startswith("GPT")}, say)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ same measurements. The time of the planner is in seconds of the processor, too.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +18,8 @@ from functools import partial
 import reprise
 import torch
 from networks import Embed, GptBlock, Network, gpt, of_modules
-from run_info import measured
-from side_by_side import keep_freed_pages, plain
+from side_by_side import plain
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 from written_out import Perceptrons, measure, usual_names
 
@@ -135,29 +133,13 @@ def compare(name: str, repeats: int, seconds: float, say: Callable[[str], None])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = arguments(__doc__, repeats=5)
     parser.add_argument("--time-limit", type=float, default=10.0, help="of the planner, in seconds")
     options = parser.parse_args()
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Linear layers by rows\n")
-    say("A program writes this file, so do not edit it. This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    steady_memory()
+    say = Page(options.output, "Linear layers by rows")
     for name in NETWORKS:
         compare(name, options.repeats, options.time_limit, say)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ each kind.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +17,7 @@ import reprise
 import torch
 from reprise._planning.plan import ProblemId
 from reprise._torch import _runtime
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 from torch.nn import functional as F
 from written_out import measure, usual_names
@@ -257,25 +254,12 @@ def training(say: Callable[[str], None], steps: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = arguments(__doc__, repeats=7)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("tables", nargs="*", help="alone, steps, training; all by default")
     options = parser.parse_args()
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Codecs of saved tensors\n")
-    say("A program writes this file, so do not edit it. This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    steady_memory()
+    say = Page(options.output, "Codecs of saved tensors")
     say("- Numbers are float32.")
     say("- Times are those of the processor: other programs ran beside this one.")
     wanted = options.tables or ["alone", "steps", "training"]
@@ -286,9 +270,6 @@ def main() -> None:
         in_steps(say, options.repeats)
     if "training" in wanted:
         training(say, options.steps)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,12 @@ compared with those of plain eager training, bit by bit.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import reprise
 from compiled_steps import Bench, Row, knob, own_network
 from networks import NETWORKS
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 
 SHARES = (0.5, 0.3, 0.1)
 # Budgets that differ by less than this share of the peak without recomputation are one budget.
@@ -80,37 +78,15 @@ def predicts(row: Row) -> Callable[[reprise.AdvisedGraph | reprise.CompiledGraph
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)} (default: all)")
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
+    parser = arguments(__doc__, NETWORKS, repeats=3, small=True)
     parser.add_argument("--compiler", default="aot_eager", choices=["aot_eager", "inductor"])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
     options = parser.parse_args()
-    for name in options.networks:
-        if name not in NETWORKS:
-            parser.error(f"there is no network {name!r}; there are {', '.join(NETWORKS)}")
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Advice to PyTorch's partitioner\n")
-    say("A program writes this file, so do not edit it.")
-    say("[Benchmarks](../benchmarks.md#advice-to-pytorchs-partitioner) says how to read it.")
-    say("This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    steady_memory()
+    link = "[Benchmarks](../benchmarks.md#advice-to-pytorchs-partitioner) says how to read it."
+    say = Page(options.output, "Advice to PyTorch's partitioner", link)
     say(f"- Compiler: {options.compiler}")
-    for name in options.networks or NETWORKS:
+    for name in options.networks:
         compare(name, options, say)
-        if options.output:
-            with open(options.output, "w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

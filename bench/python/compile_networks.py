@@ -26,8 +26,7 @@ from typing import Any
 import reprise
 import torch
 from compiled_steps import Bench, Row, Trained, knob, own_network
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch._inductor import config as inductor
 
 MODELS = pathlib.Path(__file__).parents[2] / "tests" / "models"
@@ -78,8 +77,7 @@ def predicts(row: Row) -> Callable[[reprise.CompiledGraph], None]:
 
 def rows_of(name: str, compiler: str, margin: str, repeats: int) -> list[Row]:
     """Returns the rows of a network: eager, PyTorch's own, and the backend at its budgets."""
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
+    steady_memory()
     inductor.fallback_random = True  # Inductor then draws the random numbers of eager training.
     bench = Bench(lambda: own_network(name) if name in OWN else other_network(name), repeats)
     rows = [bench.eager()]
@@ -133,37 +131,21 @@ def table(name: str, rows: list[Row]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", help=f"of {', '.join(OWN + OTHERS)} (default: all)")
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
+    parser = arguments(__doc__, OWN + OTHERS, repeats=3)
     parser.add_argument("--compiler", default="aot_eager", choices=["aot_eager", "inductor"])
     parser.add_argument("--margin", default="none", choices=["none", "measured"])
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for name in options.networks:
-        if name not in OWN + OTHERS:
-            parser.error(f"there is no network {name!r}; there are {', '.join(OWN + OTHERS)}")
     if options.one:
         rows = rows_of(options.networks[0], options.compiler, options.margin, options.repeats)
         print(json.dumps([asdict(row) for row in rows]))
         return
-    lines = [
-        "# Ten networks by the backend of torch.compile\n",
-        "A program writes this file, so do not edit it. "
-        "[torch.compile](../torch_compile.md#measured) says how to read it.",
-        "This command writes the file again:\n",
-        "    OMP_NUM_THREADS=1 .venv-models/bin/python \\",
-        f"      {' '.join(sys.argv)}\n",
-        f"- {measured()}",
-        f"- Compiler: {options.compiler}, margin: {options.margin}",
-    ]
-    for name in options.networks or OWN + OTHERS:
-        found = table(name, in_own_process(name, options))
-        print("\n".join(found), flush=True)
-        lines += found
-        if options.output:
-            pathlib.Path(options.output).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    title = "Ten networks by the backend of torch.compile"
+    link = "[torch.compile](../torch_compile.md#measured) says how to read it."
+    say = Page(options.output, title, link, ".venv-models/bin/python {}")
+    say(f"- Compiler: {options.compiler}, margin: {options.margin}")
+    for name in options.networks:
+        say("\n".join(table(name, in_own_process(name, options))))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ compared bit by bit. Graph mode does not read the number in the step.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +17,8 @@ import torch
 from networks import NETWORKS as COMMON
 from networks import Network
 from online_mode import PLAN_SECONDS, inside, learn, measure, results
-from run_info import measured
-from side_by_side import keep_freed_pages, plain
+from side_by_side import plain
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 
 SEARCH_SECONDS = 10.0
@@ -109,41 +107,21 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
     say(f"| {' | '.join(row)} |")
 
 
+ABOUT = """\
+The network `llama` needs the package transformers beside PyTorch.
+The budget is half of the memory above the parameters, as a share of plain training's
+peak. Times are over plain training's. The step keeps `loss.item()` in a list, but for
+graph mode, which refuses that. The last column counts the calls without a plan."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)}")
-    parser.add_argument("-o", "--output", help="the table goes to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
-    options = parser.parse_args()
-    for name in options.networks:
-        if name not in NETWORKS:
-            parser.error(f"there is no network {name!r}; there are {', '.join(NETWORKS)}")
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Follow mode\n")
-    say("A program writes this file, so do not edit it. [Follow mode](../follow.md) says more.")
-    say("This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say("The network `llama` needs the package transformers beside PyTorch.")
-    say("The budget is half of the memory above the parameters, as a share of plain training's")
-    say("peak. Times are over plain training's. The step keeps `loss.item()` in a list, but for")
-    say("graph mode, which refuses that. The last column counts the calls without a plan.\n")
-    say(f"- {measured()}\n")
-    say("| network | plain | budget | graph mode | follow mode | online, planned | left |")
+    options = arguments(__doc__, NETWORKS, repeats=5, small=True).parse_args()
+    steady_memory()
+    say = Page(options.output, "Follow mode", "[Follow mode](../follow.md) says more.", text=ABOUT)
+    say("\n| network | plain | budget | graph mode | follow mode | online, planned | left |")
     say("|---|---|--:|--:|--:|--:|--:|")
-    for name in options.networks or NETWORKS:
+    for name in options.networks:
         compare(name, options.small, options.repeats, say)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,13 @@ those of the activation written out.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 
 import reprise
 import torch
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -62,24 +59,11 @@ def measure(call: Function, x: torch.Tensor, g: torch.Tensor) -> tuple[float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
+    parser = arguments(__doc__, repeats=9)
     parser.add_argument("--elements", type=int, default=1 << 22)
-    parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Layers that keep less\n")
-    say("A program writes this file, so do not edit it. This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    steady_memory()
+    say = Page(options.output, "Layers that keep less")
     say(f"- Tensors have {options.elements:,} numbers, float32.")
     say(
         "- Kept: bytes an element, beside input and result. Error: of the gradient, relative to the"
@@ -116,9 +100,6 @@ def main() -> None:
             error = float((gradient - exact).abs().max() / exact.abs().max())
             said = "equal" if torch.equal(gradient, exact) else f"{error:.0e}"
             say(f"| {row} | {kept:.2f} | {least[row] / least['written out']:.2f} | {said} |")
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,13 @@ which take turns, over those of the first row.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import reprise
 import torch
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 from torch.nn import functional as F
 
@@ -197,31 +194,17 @@ def measure(rows: dict[str, Row], repeats: int) -> list[tuple[str, int, float, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("tables", nargs="*", help=f"all by default: {', '.join(TABLES)}")
+    parser = arguments(__doc__, TABLES, "table", repeats=9)
     options = parser.parse_args()
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Layers in networks\n")
-    say("A program writes this file, so do not edit it. This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    steady_memory()
+    say = Page(options.output, "Layers in networks")
     say("- Numbers are float32.")
     say(
         "- Peak: of a step, above what lives before it, without gradients of parameters. Time: of a"
     )
     say("  step, over the first row. Error: of the gradients of parameters, relative to the first")
     say("  row's.")
-    for key in options.tables or TABLES:
+    for key in options.tables:
         title, rows = TABLES[key]
         torch.manual_seed(0)
         found = measure(rows(), options.repeats)
@@ -231,9 +214,6 @@ def main() -> None:
         for name, peak, seconds, error in found:
             said = "equal" if error == 0 else f"{error:.0e}"
             say(f"| {name} | {peak / 2**20:.1f} | {seconds / found[0][2]:.2f} | {said} |")
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

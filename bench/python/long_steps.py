@@ -7,14 +7,12 @@ training's. "Height" is the size of the arena, and "live" the least that any pla
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 
 import reprise
 import torch
-from run_info import measured
+from stored_page import Page, arguments
 from torch import nn
 
 SHARES = (0.9, 0.7, 0.5, 0.3)
@@ -90,35 +88,21 @@ def measure(cells: int, limit: float, say: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("cells", nargs="*", type=int, default=[100, 630])
     parser.add_argument("--time-limit", type=float, default=3.0, help="seconds of the planner")
-    parser.add_argument("-o", "--output", help="the table as a file, beside the terminal")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
-
-    say("# Plans of long steps\n")
-    say("A program writes this file, so do not edit it.")
-    say("[Benchmarks](../benchmarks.md#long-steps) says what is measured.")
-    say("This command writes the file again:\n")
-    say(f"    bench/python/long_steps.py {' '.join(sys.argv[1:])}\n")
-    say(f"- {measured()}")
-    say(f"- Time limit of the planner: {arguments.time_limit} s\n")
+    link = "[Benchmarks](../benchmarks.md#long-steps) says what is measured."
+    say = Page(options.output, "Plans of long steps", link)
+    say(f"- Time limit of the planner: {options.time_limit} s\n")
     say(
         "| operations | capture, s | share of plain's peak | plan, s | predicted time over plain's "
         "| gap to the bound | measured peak, bytes | arena height over live | bits |"
     )
     say("|--:|--:|--:|--:|--:|--:|--:|--:|---|")
-    for cells in arguments.cells:
-        measure(cells, arguments.time_limit, say)
-    if arguments.output:
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+    for cells in options.cells:
+        measure(cells, options.time_limit, say)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,29 @@ def gpt(small: bool) -> Network:
     return of_modules([Embed(vocabulary, width, length), *blocks, head], x, y.flatten())
 
 
+def plain_gpt(vocabulary: int, width: int, length: int, layers: int) -> nn.Sequential:
+    blocks = [GptBlock(width) for _ in range(layers)]
+    head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+    return nn.Sequential(Embed(vocabulary, width, length), *blocks, *head)
+
+
+def next_tokens(vocabulary: int, shape: tuple[int, int], seed: int) -> Tensors:
+    """Returns random tokens and those behind them."""
+    rows, length = shape
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, vocabulary, (rows, length + 1), generator=generator)
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def step_of(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def step(ids: torch.Tensor, next_ids: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(model(ids).flatten(0, 1), next_ids.flatten())
+        loss.backward()
+        return loss
+
+    return step
+
+
 def images(batch: int, classes: int = 100, side: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, 3, side, side), torch.randint(0, classes, (batch,))
 

@@ -8,10 +8,8 @@ gradients are compared bit by bit.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import math
-import sys
 import time
 from collections.abc import Callable
 
@@ -19,8 +17,8 @@ import reprise
 import torch
 from networks import NETWORKS as COMMON
 from networks import Network, resnet
-from run_info import measured
-from side_by_side import keep_freed_pages, plain
+from side_by_side import plain
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 
 SHARES = (1.0, 0.9, 0.8, 0.6, 0.5, 0.4)
@@ -166,39 +164,20 @@ def learn(network: Network, online: reprise.Online, run: Callable[[], torch.Tens
     return seconds
 
 
+ABOUT = """\
+Budget and peak are shares of plain training's peak, with parameters, gradients and
+batch. Times are over plain training's, with steps of all kinds in turn. A planned step
+follows the plan that was made of the steps before it; planning is the time for that."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)} (default: all)")
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = arguments(__doc__, NETWORKS, repeats=3, small=True)
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of plain's peak")
-    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
     options = parser.parse_args()
+    steady_memory()
+    say = Page(options.output, "Online mode", "[Online mode](../online.md) says more.", text=ABOUT)
     for name in options.networks:
-        if name not in NETWORKS:
-            parser.error(f"there is no network {name!r}; there are {', '.join(NETWORKS)}")
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Online mode\n")
-    say("A program writes this file, so do not edit it. [Online mode](../online.md) says more.")
-    say("This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say("Budget and peak are shares of plain training's peak, with parameters, gradients and")
-    say("batch. Times are over plain training's, with steps of all kinds in turn. A planned step")
-    say("follows the plan that was made of the steps before it; planning is the time for that.\n")
-    say(f"- {measured()}")
-    for name in options.networks or NETWORKS:
         compare(name, options.small, options.repeats, options.shares, say)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

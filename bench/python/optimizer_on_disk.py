@@ -10,7 +10,6 @@ training's, bit by bit.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import statistics
@@ -23,38 +22,14 @@ from typing import Any
 
 import reprise
 import torch
-from networks import Embed, GptBlock
-from run_info import measured
-from torch import nn
-from torch.nn import functional as F
+from networks import next_tokens, plain_gpt, step_of
+from stored_page import Page, arguments
 
 VOCABULARY, WIDTH, LENGTH, LAYERS, ROWS, WARM = 2048, 384, 64, 8, 2, 3
 
 
-class Gpt(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = Embed(VOCABULARY, WIDTH, LENGTH)
-        self.blocks = nn.Sequential(*[GptBlock(WIDTH) for _ in range(LAYERS)])
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
-
-    def forward(self, ids: Any) -> Any:
-        return self.head(self.norm(self.blocks(self.embed(ids))))
-
-
 def batch(number: int) -> tuple[Any, Any]:
-    generator = torch.Generator().manual_seed(number)
-    ids = torch.randint(0, VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
-    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-
-
-def step_of(model: nn.Module) -> Callable[..., Any]:
-    def step(ids: Any, next_ids: Any) -> Any:
-        loss = F.cross_entropy(model(ids).flatten(0, 1), next_ids.flatten())
-        loss.backward()
-        return loss
-
-    return step
+    return next_tokens(VOCABULARY, (ROWS, LENGTH), number)
 
 
 @dataclass
@@ -104,7 +79,7 @@ class Way:
 
 def new_way(name: str) -> Way:
     torch.manual_seed(0)
-    model = Gpt()
+    model = plain_gpt(VOCABULARY, WIDTH, LENGTH, LAYERS)
     return Way(name, model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
@@ -145,55 +120,82 @@ def same(way: Way, plain: Way) -> bool:
     return all(one.tobytes() == other.tobytes() for one, other in pairs)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def compare(
+    doc: str | None,
+    title: str,
+    section: str,
+    new_way: Callable[[str], Way],
+    about: Callable[[Any, Any], list[str]],
+    questions: Callable[[dict[str, Any], int], dict[str, dict[str, Any]]],
+) -> None:
+    """Trains plainly and in ways with captured steps, and writes the page.
+
+    Args:
+        section: The section of docs/memories.md that explains the page.
+        about: Says of plain training's model and optimizer what they have.
+        questions: Returns the options of the plan of each way, given those of the disk and plain
+            training's peak. Without a budget among them, the smallest one is searched.
+    """
+    parser = arguments(doc)
     parser.add_argument("--disk", default=tempfile.gettempdir(), help="a folder on the disk")
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of each way")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds of the planner")
-    parser.add_argument("-o", "--output", help="the table as a file, beside the terminal")
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
     torch.set_num_threads(1)
     reprise.install_cpu_allocator()
-    limit = arguments.time_limit
-    numbers = range(2, 2 + WARM + arguments.rounds)
+    limit = asked.time_limit
+    numbers = range(2, 2 + WARM + asked.rounds)
 
     def train(way: Way) -> None:
         for number in numbers:
             way.step(number, timed=number >= 2 + WARM)
 
     plain = new_way("plain training")
-    parameters = sum(tensor.nbytes for tensor in plain.model.parameters())
     peak = plain_peak(plain)
-    state = sum(tensor.nbytes for tensor in state_of(plain.optimizer))
+    facts = about(plain.model, plain.optimizer)
     train(plain)
     plain.end()
-    disk: dict[str, Any] = {"offload": f"disk:{arguments.disk}"}
-    questions: dict[str, dict[str, Any]] = {
-        "recomputing alone": {},
-        "activations on the disk": disk,
-        "activations and the optimizer's state on the disk": disk | {"offload_optimizer": True},
-    }
     ways = [plain]
-    for name, options in questions.items():
+    machine: dict[str, Any] = {}
+    for name, options in questions({"offload": f"disk:{asked.disk}"}, peak).items():
         way = new_way(name)
         way.step(0, timed=False)
         way.step(1, timed=False)  # as plain_peak() did
         way.planned = reprise.capture(step_of(way.model), *batch(0), optimizer=way.optimizer)
-        if "offload" in options and "machine" not in disk:
+        if "offload" in options:
+            if not machine:  # It is measured once.
+                way.planned.plan(time_limit=limit, **options)
+                machine = way.planned.machine()
+            options["machine"] = machine
+        if "budget" in options:
             way.planned.plan(time_limit=limit, **options)
-            disk["machine"] = options["machine"] = way.planned.machine()  # measured once
-        elif "offload" in options:
-            options["machine"] = disk["machine"]
-        smallest(way.planned, limit, **options)
+        else:
+            smallest(way.planned, limit, **options)
         train(way)
         way.end()
         ways.append(way)
-    about = [
-        f"A GPT of {LAYERS} layers, width {WIDTH}, {ROWS} rows of {LENGTH} tokens, float32, AdamW",
-        f"{parameters:,} bytes of parameters, {state:,} bytes of the optimizer's state",
-    ]
+    write(title, section, facts, ways, peak, machine, asked)
+
+
+def main() -> None:
+    def about(model: Any, optimizer: Any) -> list[str]:
+        parameters = sum(tensor.nbytes for tensor in model.parameters())
+        state = sum(tensor.nbytes for tensor in state_of(optimizer))
+        network = f"A GPT of {LAYERS} layers, width {WIDTH}, {ROWS} rows of {LENGTH} tokens"
+        return [
+            f"{network}, float32, AdamW",
+            f"{parameters:,} bytes of parameters, {state:,} bytes of the optimizer's state",
+        ]
+
+    def questions(disk: dict[str, Any], peak: int) -> dict[str, dict[str, Any]]:
+        return {
+            "recomputing alone": {},
+            "activations on the disk": {**disk},
+            "activations and the optimizer's state on the disk": disk | {"offload_optimizer": True},
+        }
+
     title = "The optimizer's state on a disk"
-    write(title, "the-optimizers-state", about, ways, peak, disk["machine"], arguments)
+    compare(__doc__, title, "the-optimizers-state", new_way, about, questions)
 
 
 def write(
@@ -203,34 +205,21 @@ def write(
     ways: list[Way],
     peak: int,
     machine: dict[str, Any],
-    arguments: Any,
+    asked: Any,
 ) -> None:
     """Writes the page of a benchmark. `section` is that of docs/memories.md which explains it."""
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
-
     out, back = (channel["bytes_per_second"] / 1e9 for channel in machine["channels"][:2])
     program = os.path.basename(sys.argv[0])
-    given = " ".join(sys.argv[1:]).replace(arguments.disk, "/scratch")
-    say(f"# {title}\n")
-    say("A program writes this file, so do not edit it.")
-    say(f"[Several memories](../memories.md#{section}) says what is measured.")
-    say("This command writes the file again:\n")
-    say(f"    OMP_NUM_THREADS=1 bench/python/{program} {given}\n")
-    say(f"- {measured()}")
+    given = " ".join(sys.argv[1:]).replace(asked.disk, "/scratch")
+    link = f"[Several memories](../memories.md#{section}) says what is measured."
+    say = Page(asked.output, title, link, f"bench/python/{program} {given}")
     for line in about:
         say(f"- {line}")
     say(f"- The disk was measured at {out:.2f} GB/s out and {back:.2f} GB/s back")
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
     say(f"- Load averages at the end, with this program as 1: {load}")
-    say(f"- Medians of {arguments.rounds} steps\n")
+    say(f"- Medians of {asked.rounds} steps\n")
     rows(say, ways, peak)
-    if arguments.output:
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 def rows(say: Callable[[str], None], ways: list[Way], peak: int) -> None:

@@ -24,39 +24,16 @@ from typing import Any
 import reprise
 import torch
 import torch.distributed as dist
-from networks import Embed, GptBlock
+from networks import next_tokens, plain_gpt, step_of
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 VOCABULARY, WIDTH, LENGTH, LAYERS, ROWS, WARM = 2048, 256, 64, 6, 8, 3
 
 
-class Gpt(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = Embed(VOCABULARY, WIDTH, LENGTH)
-        self.blocks = nn.Sequential(*[GptBlock(WIDTH) for _ in range(LAYERS)])
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
-
-    def forward(self, ids: Any) -> Any:
-        return self.head(self.norm(self.blocks(self.embed(ids))))
-
-
 def batch(number: int) -> tuple[Any, Any]:
-    generator = torch.Generator().manual_seed(1000 * number + dist.get_rank())
-    ids = torch.randint(0, VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
-    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-
-
-def step_of(model: nn.Module) -> Callable[..., Any]:
-    def step(ids: Any, next_ids: Any) -> Any:
-        loss = F.cross_entropy(model(ids).flatten(0, 1), next_ids.flatten())
-        loss.backward()
-        return loss
-
-    return step
+    return next_tokens(VOCABULARY, (ROWS, LENGTH), 1000 * number + dist.get_rank())
 
 
 @dataclass
@@ -88,7 +65,7 @@ class Way:
 
 def with_ddp(zero: bool) -> Way:
     torch.manual_seed(1)
-    model = Gpt()
+    model = plain_gpt(VOCABULARY, WIDTH, LENGTH, LAYERS)
     ddp = DDP(model, broadcast_buffers=False, gradient_as_bucket_view=True)
     optimizer: Any = (
         ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
@@ -108,7 +85,7 @@ def with_ddp(zero: bool) -> Way:
 
 def captured(shard: bool) -> Way:
     torch.manual_seed(1)
-    model = Gpt()
+    model = plain_gpt(VOCABULARY, WIDTH, LENGTH, LAYERS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     step = reprise.capture(
         step_of(model),

@@ -22,7 +22,7 @@ from typing import Any
 import reprise
 import torch
 import torch.distributed as dist
-from networks import Embed, GptBlock
+from networks import plain_gpt
 from torch import nn
 from torch.nn import functional as F
 
@@ -51,9 +51,7 @@ def perceptron() -> tuple[nn.Sequential, Any]:
 def gpt() -> tuple[nn.Sequential, Any]:
     vocabulary, width, length, rows = 2048, 256, 128, 8
     ids = torch.randint(0, vocabulary, (rows, length), generator=torch.Generator().manual_seed(7))
-    blocks = [GptBlock(width) for _ in range(4)]
-    head = nn.Linear(width, vocabulary, bias=False)
-    return nn.Sequential(Embed(vocabulary, width, length), *blocks, nn.LayerNorm(width), head), ids
+    return plain_gpt(vocabulary, width, length, 4), ids
 
 
 NETWORKS: dict[str, Callable[[], tuple[nn.Sequential, Any]]] = {

@@ -12,10 +12,7 @@ of some steps. Gradients are compared with plain training's, bit by bit.
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import gc
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ from typing import Any
 import reprise
 import torch
 from networks import NETWORKS, Network, Tensors
-from run_info import measured
+from stored_page import Page, arguments, steady_memory
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -251,44 +248,13 @@ def compare(name: str, small: bool, repeats: int, say: Callable[[str], None]) ->
         row("**Reprise**, `torch.compile`", asked, compile_backend(budget))
 
 
-def keep_freed_pages() -> None:
-    """Tells glibc not to map blocks singly nor to give pages back, so that steps fault no page."""
-    trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
-    libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, largest)
-    libc.mallopt(trim_threshold, largest)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)} (default: all)")
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
-    options = parser.parse_args()
+    options = arguments(__doc__, NETWORKS, repeats=5, small=True).parse_args()
+    steady_memory()
+    link = "[Benchmarks](../benchmarks.md#beside-pytorchs-own-tools) says how to read it."
+    say = Page(options.output, "Beside PyTorch's own tools", link)
     for name in options.networks:
-        if name not in NETWORKS:
-            parser.error(f"there is no network {name!r}; there are {', '.join(NETWORKS)}")
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Beside PyTorch's own tools\n")
-    say("A program writes this file, so do not edit it.")
-    say("[Benchmarks](../benchmarks.md#beside-pytorchs-own-tools) says how to read it.")
-    say("This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
-    for name in options.networks or NETWORKS:
         compare(name, options.small, options.repeats, say)
-        if options.output:
-            with open(options.output, "w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

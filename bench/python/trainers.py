@@ -8,14 +8,12 @@ compared bit by bit. Times are of whole steps, with data, optimizer, logs and ca
 
 from __future__ import annotations
 
-import argparse
 import copy
 import itertools
 import multiprocessing
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -25,8 +23,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import reprise
 import torch
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 
 FIRST, SETTLED = 10, 20
@@ -253,8 +250,7 @@ LOOPS: dict[str, Callable[[str, Sizes, int, int | None], Run]] = {
 def train(name: str, sizes: Sizes, steps: int, budget: int | None) -> Run:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
+    steady_memory()
     return LOOPS[name](name, sizes, steps, budget)
 
 
@@ -287,44 +283,28 @@ def compare(name: str, small: bool, steps: int, say: Callable[[str], None]) -> N
     say(f"| {' | '.join(row)} |")
 
 
+PROGRAM = "PYTHONPATH=build/release/python .venv-integrations/bin/python \\\n      {}"
+ABOUT = f"""\
+`make test-integrations` installs the libraries.
+Settings are the libraries' defaults, but TRL's gradient checkpointing is off in both.
+The budget is half of the memory above the parameters, as a share of plain training's
+peak. Parameters and all logs are compared with those of the plain loop. The first steps
+are {FIRST}, together, over the plain loop's; both times are in brackets. The last column
+is the median time of the steps behind step {SETTLED}, over that of the plain loop."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("loops", nargs="*", help=f"of {', '.join(LOOPS)}")
-    parser.add_argument("-o", "--output", help="the table goes to this file (Markdown), too")
+    parser = arguments(__doc__, LOOPS, "loop", small=True)
     parser.add_argument("--steps", type=int, default=28)
-    parser.add_argument("--small", action="store_true", help="small ones, to see that it works")
-    options = parser.parse_args()
-    for name in options.loops:
-        if name not in LOOPS:
-            parser.error(f"there is no loop {name!r}; there are {', '.join(LOOPS)}")
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
-
-    say("# Loops of other libraries inside a budget\n")
-    say("A program writes this file, so do not edit it. [Follow mode](../follow.md) says more.")
-    say("This command writes the file again, after `make test-integrations` has installed the")
-    say("libraries:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv-integrations/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say("Settings are the libraries' defaults, but TRL's gradient checkpointing is off in both.")
-    say("The budget is half of the memory above the parameters, as a share of plain training's")
-    say("peak. Parameters and all logs are compared with those of the plain loop. The first steps")
-    say(
-        f"are {FIRST}, together, over the plain loop's; both times are in brackets. The last column"
-    )
-    say(f"is the median time of the steps behind step {SETTLED}, over that of the plain loop.\n")
-    say(f"- {measured()}\n")
-    say("| loop | plain | budget | bits | the budget is | first steps | later steps |")
-    say("|---|---|--:|---|---|--:|--:|")
     # At half of the memory one operation of DPO's head does not fit beside what stays.
-    for name in options.loops or [name for name in LOOPS if name != "dpo"]:
+    parser.set_defaults(loops=[name for name in LOOPS if name != "dpo"])
+    options = parser.parse_args()
+    link = "[Follow mode](../follow.md) says more."
+    say = Page(options.output, "Loops of other libraries inside a budget", link, PROGRAM, ABOUT)
+    say("\n| loop | plain | budget | bits | the budget is | first steps | later steps |")
+    say("|---|---|--:|---|---|--:|--:|")
+    for name in options.loops:
         compare(name, options.small, options.steps, say)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

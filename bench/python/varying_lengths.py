@@ -7,10 +7,8 @@ call by call, and losses and gradients are compared bit by bit.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +16,7 @@ from typing import Any
 import reprise
 import torch
 from networks import GptBlock
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 
 LENGTHS, SHARE = 44, 60
@@ -68,15 +65,12 @@ def peak_of(net: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the table goes to this file (Markdown), too")
+    parser = arguments(__doc__, small=True)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--small", action="store_true", help="a small one, to see that it works")
     parser.add_argument("--calls", action="store_true", help="print a line for each call")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
+    steady_memory()
     longest, batch = (64, 2) if options.small else (448, 4)
     draw = random.Random(3)
     lengths = sorted(draw.sample(range(longest // 8, longest), LENGTHS - 1)) + [longest]
@@ -138,25 +132,18 @@ def main() -> None:
         *(ratio(part) for part in (slice(None), slice(half), slice(half, None))),
         str(followed.report().left),
     ]
-    lines = [
-        "# Batches of many lengths\n",
-        "A program writes this file, so do not edit it. [Follow mode](../follow.md) says more.",
-        "This command writes the file again:\n",
-        "    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\",
-        f"      {' '.join(sys.argv)}\n",
-        f"A GPT trains on {len(order)} batches of {LENGTHS} lengths, up to {longest}, in random",
-        f"order. The budget is {SHARE} % of plain training's peak on the longest batch. Times are",
-        "over plain training's, call by call in turns. They have all that follow mode does between",
-        "two calls: recordings, measurements, searches for plans.\n",
-        f"- {measured()}\n",
-        "| plain | bits | the budget is | all calls | first half | second half | without a plan |",
-        "|---|---|---|--:|--:|--:|--:|",
-        f"| {' | '.join(cells)} |",
-    ]  # fmt: skip
-    print("\n".join(lines))
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+    about = f"""\
+A GPT trains on {len(order)} batches of {LENGTHS} lengths, up to {longest}, in random
+order. The budget is {SHARE} % of plain training's peak on the longest batch. Times are
+over plain training's, call by call in turns. They have all that follow mode does between
+two calls: recordings, measurements, searches for plans."""
+    link = "[Follow mode](../follow.md) says more."
+    say = Page(options.output, "Batches of many lengths", link, text=about)
+    say(
+        "\n| plain | bits | the budget is | all calls | first half | second half | without a plan |"
+    )
+    say("|---|---|---|--:|--:|--:|--:|")
+    say(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -8,17 +8,14 @@ several steps. Both are over those of plain eager training.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 
 import reprise
 import torch
-from run_info import measured
-from side_by_side import keep_freed_pages
+from stored_page import Page, arguments, steady_memory
 from torch import nn
 from torch.nn import functional as F
 
@@ -171,28 +168,11 @@ def compare(name: str, repeats: int, say: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", help="the tables go to this file (Markdown), too")
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    lines: list[str] = []
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-        lines.append(text)
-
-    keep_freed_pages()
-    reprise.install_cpu_allocator()
-    say("# Written-out activations\n")
-    say("A program writes this file, so do not edit it. This command writes the file again:\n")
-    say("    OMP_NUM_THREADS=1 PYTHONPATH=build/release/python .venv/bin/python \\")
-    say(f"      {' '.join(sys.argv)}\n")
-    say(f"- {measured()}")
+    options = arguments(__doc__, repeats=5).parse_args()
+    steady_memory()
+    say = Page(options.output, "Written-out activations")
     for name in NETWORKS:
         compare(name, options.repeats, say)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
