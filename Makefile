@@ -177,6 +177,7 @@ test-full: build build/asan-ubsan/build.ninja $(ASAN_RUNTIME)/build.ninja build/
 	@OMP_NUM_THREADS=1 ASAN_OPTIONS=$(ASAN_BESIDE_TORCH) $(ASAN_RUNTIME)/reprise_runtime_tests --gtest_brief=1
 	@cmake --build build/tsan -j $(JOBS)
 	@cd build/tsan && $(NARROW) $(CTEST)
+	@tests/mutants/run.py $(BUILD) --runtime
 	@$(MAKE) --no-print-directory mutants packaging fuzz FUZZ_SECONDS=20
 	@echo "make test-full: all tests passed, sanitizers were silent, mutants killed"
 

@@ -17,6 +17,8 @@ import re
 import sys
 import tempfile
 
+import checking
+
 from docs_links import anchors
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
@@ -179,9 +181,7 @@ def self_test():
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        for name, text in TREE.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
+        checking.write(root, TREE)
 
         def faults(*rows):
             text = "[[section]]\ntitle = 'Methods'\n"
@@ -202,20 +202,11 @@ def self_test():
         expect("planner double_checkpoint has no row", faults(GOOD | {"planners": "['good']"}))
         for change, wanted in WRONG:
             expect(wanted, faults(GOOD | change))
-    print("\n".join(missed) or "every fault was found")
-    return 1 if missed else 0
+    return missed
 
 
 def main():
-    arguments = sys.argv[1:]
-    if arguments == ["--self-test"]:
-        return self_test()
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    faults = check(pathlib.Path(arguments[0]).resolve())
-    print("\n".join(faults) or "the landscape agrees with the project")
-    return 1 if faults else 0
+    return checking.main(__doc__, check, self_test, "the landscape agrees with the project")
 
 
 if __name__ == "__main__":

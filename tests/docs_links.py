@@ -16,7 +16,8 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
+
+import checking
 
 COMMANDS = {"train", "profile", "plan", "frontier", "check", "explain", "report", "planners", "models",
             "alternatives", "doctor", "pipeline"}
@@ -185,30 +186,16 @@ def self_test():
     wrong = {"README.md:2", "README.md:3", "README.md:5", "README.md:7", "docs/a.md:3", "docs/a.md:4", "docs/a.md:6",
              "docs/c.md:5", "docs/c.md:9", "src/plan/registry.cc:2",
              "src/plan/registry.cc:3", "src/plan/registry.cc:4"}
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        for name, text in tree.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
-        found = {":".join(fault.split(":")[:2]) for fault in check(root)}
-    for line in sorted(found ^ wrong):
-        print(f"{line}: {'not found' if line in wrong else 'found, but nothing is wrong there'}")
-    return 1 if found != wrong else 0
+    return checking.differences(check, tree, wrong)
 
 
 def main():
-    arguments = sys.argv[1:]
-    if arguments == ["--self-test"]:
-        return self_test()
-    if len(arguments) == 3 and arguments[1] == "--program":
-        faults = check(pathlib.Path(arguments[0]), pathlib.Path(arguments[2]))
-    elif len(arguments) == 1 and not arguments[0].startswith("-"):
-        faults = check(pathlib.Path(arguments[0]))
-    else:
-        print(__doc__, file=sys.stderr)
-        return 2
-    print("\n".join(faults) or "the documents agree with the project")
-    return 1 if faults else 0
+    program = None
+    if len(sys.argv) == 4 and sys.argv[2] == "--program":
+        program = pathlib.Path(sys.argv[3])
+        del sys.argv[2:]
+    return checking.main(__doc__, lambda root: check(root, program), self_test,
+                         "the documents agree with the project")
 
 
 if __name__ == "__main__":

@@ -22,13 +22,12 @@ import io
 import pathlib
 import re
 import sys
-import tempfile
 import textwrap
 import tokenize
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from docs_links import fences  # noqa: E402
-from docs_project import FOLDERS, Project  # noqa: E402
+import checking
+from docs_links import fences
+from docs_project import FOLDERS, Project
 
 CODE = (".h", ".cc", ".cpp", ".py", ".pyi", ".cmake", ".sh", ".awk", "CMakeLists.txt", "Makefile")
 # Files of users, of other programs, and those that a command of a document writes.
@@ -264,28 +263,12 @@ def self_test():
     wrong = {"README.md": {2, 3, 4, 6, 8, 10, 12, 14}, "docs/options.md": {2, 4, 6, 9, 11, 13},
              "docs/names.md": {2, 3, 4, 6, 7, 8, 10, 11}, "docs/python.md": {2, 4, 5, 10},
              "src/plan/registry.cc": {2}, "tests/a.py": {2, 3}, "tests/mutants/mutants.json": {2}}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in tree.items():
-            (pathlib.Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
-            (pathlib.Path(folder) / name).write_text(text, encoding="utf-8")
-        faults = check(pathlib.Path(folder))
-    found = {":".join(fault.split(":")[:2]) for fault in faults}
-    wanted = {f"{file}:{line}" for file, lines in wrong.items() for line in lines}
-    for line in sorted(found ^ wanted):
-        print(f"{line}: {'not found' if line in wanted else 'found, but nothing is wrong there'}")
-    return 1 if found != wanted else 0
+    lines = {f"{file}:{line}" for file, lines in wrong.items() for line in lines}
+    return checking.differences(check, tree, lines)
 
 
 def main():
-    arguments = sys.argv[1:]
-    if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "--self-test"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    if arguments == ["--self-test"]:
-        return self_test()
-    faults = check(pathlib.Path(arguments[0]))
-    print("\n".join(faults) or "documents and comments name what there is")
-    return 1 if faults else 0
+    return checking.main(__doc__, check, self_test, "documents and comments name what there is")
 
 
 if __name__ == "__main__":

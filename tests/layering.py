@@ -25,7 +25,8 @@ import ast
 import pathlib
 import re
 import sys
-import tempfile
+
+import checking
 
 FLOORS = {
     "model": 0,
@@ -366,31 +367,20 @@ def self_test():
         "python/reprise/_c.py:2", "python/reprise/_e.py:4", "python/reprise/_g.py:2", "python/reprise/_j.py:1",
         "python/reprise/folder/loop.py:1", "python/reprise/_saved/o.py:2",
     }
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        for name, text in tree.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
-        found = {":".join(fault.split(":")[:2]) for fault in check(root)}
-    faults = [f"{line}: {'not found' if line in wrong else 'found, but nothing is wrong there'}"
-              for line in sorted(found ^ wrong)]
+    faults = checking.differences(check, tree, wrong)
     if circle({"a": ("b",), "b": ("c",), "c": ("a",)}) != ["a", "b", "c", "a"]:
         faults.append("a circle in the table of rooms is not found")
-    print("\n".join(faults) or "every rule finds what breaks it")
-    return 1 if faults else 0
+    return faults
 
 
 def main():
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    if sys.argv[1] == "--self-test":
-        return self_test()
-    faults = [f"tests/layering.py: the rooms use each other in a circle: {' -> '.join(found)}"
-              for found in (circle(ROOMS), circle(PYTHON_ROOMS)) if found]
-    faults += check(pathlib.Path(sys.argv[1]))
-    print("\n".join(faults) or "every include and import goes the right way, and every type has one definition")
-    return 1 if faults else 0
+    def all_faults(root):
+        circles = (circle(ROOMS), circle(PYTHON_ROOMS))
+        return [f"tests/layering.py: the rooms use each other in a circle: {' -> '.join(found)}"
+                for found in circles if found] + check(root)
+
+    return checking.main(__doc__, all_faults, self_test,
+                         "every include and import goes the right way, and every type has one definition")
 
 
 if __name__ == "__main__":

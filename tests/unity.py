@@ -17,6 +17,8 @@ import pathlib
 import re
 import sys
 
+import checking
+
 CALL = re.compile(r"^\s*reprise_unity\(\s*[\w-]+((?:\s+\"[^\"]*\")+)\s*\)", re.M)
 NAMESPACE = re.compile(r"^(?:inline )?namespace([\w: ]*)\{")
 TYPE = re.compile(r"^(?:template <[^;{]*>\s*)?(?:struct|class|enum(?: class| struct)?)\s+(\w+)[^;(]*\{")
@@ -195,17 +197,12 @@ def self_test():
     one, other = ("one", text("struct A {\n};")), ("other", text("struct B {\n};"))
     assert hidden([one, other], public) and not hidden([one], public) and not hidden([other, other], public)
     assert not hidden([("one", text("struct A {\n};", "other::a")), other], public)
-    print("unity.py: self-test passed")
+    return []
 
 
 def main():
-    if sys.argv[1:] == ["--self-test"]:
-        self_test()
-        return
-    faults = check(pathlib.Path(sys.argv[1]).resolve())
-    print("\n".join(faults) or "unity.py: no names clash")
-    sys.exit(bool(faults))
+    return checking.main(__doc__, check, self_test, "unity.py: no names clash")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

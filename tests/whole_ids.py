@@ -13,6 +13,8 @@ import pathlib
 import re
 import sys
 
+import checking
+
 ID = r"\b(?:\w+(?:\.|->))?id"
 TAKES_APART = [
     re.compile(ID + r"\.(?:substr|find\w*|rfind|starts_with|ends_with|compare|front|back|data)\("),
@@ -36,18 +38,17 @@ def faults(name: str, text: str) -> list[str]:
     ]
 
 
-def check(root: pathlib.Path) -> int:
+def check(root: pathlib.Path) -> list[str]:
     found: list[str] = []
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
             if path.suffix in (".cc", ".h", ".py") and not name.startswith(MAY):
                 found += faults(name, path.read_text(encoding="utf-8"))
-    print("\n".join(found) or "no code takes an id apart")
-    return 1 if found else 0
+    return found
 
 
-def self_test() -> int:
+def self_test() -> list[str]:
     apart = [
         "if (op.id.starts_with(\"loss\")) return;",
         "std::from_chars(id.data(), id.data() + id.size(), serial);",
@@ -61,14 +62,10 @@ def self_test() -> int:
         "text += value.id;",
         "grid.find(place);",
     ]
-    wrong = [line for line in apart if not faults("a", line)] + [
+    return [line for line in apart if not faults("a", line)] + [
         line for line in whole if faults("a", line)
     ]
-    print("\n".join(wrong) or "the self test of whole_ids.py has passed")
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    sys.exit(self_test() if sys.argv[1] == "--self-test" else check(pathlib.Path(sys.argv[1])))
+    sys.exit(checking.main(__doc__, check, self_test, "no code takes an id apart"))

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "reprise/model/errors.h"
+
 namespace reprise {
 namespace {
 
@@ -400,7 +402,11 @@ Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine
   result.recomputed = ReRuns(graph, actions, peak).take();
   for (const Recomputed& entry : result.recomputed) result.recomputed_time += entry.extra;
   result.alternatives = AlternativeUses(graph, actions).take();
-  result.baseline = baseline(graph);
+  try {
+    result.baseline = baseline(graph);
+  } catch (const InputError&) {
+    // Some operation of plain training cannot run on the first device.
+  }
   const Moves moves(graph, machine, actions, result.timeline);
   result.moved = moves.moved();
   result.channels = moves.channels();

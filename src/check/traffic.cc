@@ -95,8 +95,10 @@ bool Traffic::wait(ValueIndex value, int32_t memory) {
   std::vector<int64_t> awaited;
   int32_t from = 0;
   if (const auto in = into_.find({value, memory}); in != into_.end()) {
+    Copy& arriving = copies_.at(in->second);
+    arriving.arrived = arriving.end.has_value();
     awaited.push_back(in->second);
-    from = copies_.at(in->second).from;
+    from = arriving.from;
   }
   if (const auto out = out_of_.find({value, memory}); out != out_of_.end()) {
     std::ranges::copy_if(out->second, std::back_inserter(awaited),
@@ -132,7 +134,7 @@ std::vector<int64_t> Traffic::halves() const {
 
 bool Traffic::arriving(ValueIndex value, int32_t memory) const {
   const Copy* copy = last_into({value, memory});
-  return copy != nullptr && !copy->waited;
+  return copy != nullptr && !copy->arrived;
 }
 
 bool Traffic::leaving(ValueIndex value, int32_t memory) const {

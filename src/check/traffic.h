@@ -34,7 +34,7 @@ class Traffic {
   // none. Returns false if a message has not got both of its ends, or is behind such a one.
   bool wait(ValueIndex value, int32_t memory);
 
-  // Says whether a copy into this place has not been waited for.
+  // Says whether a copy into this place has not been waited for here.
   bool arriving(ValueIndex value, int32_t memory) const;
   // Says whether a copy out of this place has not been waited for.
   bool leaving(ValueIndex value, int32_t memory) const;
@@ -53,7 +53,8 @@ class Traffic {
     ValueIndex value;
     int32_t from, to;
     std::optional<Wide> end = {};
-    bool waited = false;
+    bool waited = false;   // at one of its ends
+    bool arrived = false;  // waited for where it goes
     bool message = false;
     std::optional<Wide> sent = {}, posted = {};  // when the two ends got to a message
   };

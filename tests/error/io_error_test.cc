@@ -10,15 +10,8 @@
 #include "reprise/model/errors.h"
 #include "support/io_text.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::kChainText;
-using testing::kGraphText;
-using testing::kOwnedGraphText;
-using testing::kPlanText;
-using testing::kRunLogText;
-using testing::replaced;
 
 struct Case {
   const char* from;  // replaced in a good file
@@ -320,4 +313,4 @@ TEST(NotAnObject, IsRefused) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -16,14 +16,8 @@
 #include "support/build_graph.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::add_value;
-using testing::example_chain;
-using testing::make_variant;
-using testing::two_op_graph;
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
@@ -286,4 +280,4 @@ TEST(ModelError, MalformedGraphsAreRefusedAtTheirFault) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

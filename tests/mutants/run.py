@@ -6,9 +6,12 @@ The mutant is compiled from a scratch copy and linked before the library. So eac
 one program, and the sources and the build stay as they are. The named tests must pass without the
 mutant. A mutant that does not compile, or that no test kills, is a failure of this script.
 
-Usage: run.py BUILD_DIR [--only TEXT] [--jobs N]
+A mutant of the runtime is compiled with the files that are one unit with it, which takes a minute or two. So these
+mutants are a list of their own (--runtime), for a build of all.
+
+Usage: run.py BUILD_DIR [--runtime] [--only TEXT] [--jobs N]
        run.py --match                  compiles nothing, and says which lines are no longer there
-(BUILD_DIR: build/mutants, where each file is compiled by itself)
+(BUILD_DIR: build/mutants, where each file is compiled by itself; build/release with --runtime)
 """
 
 import argparse
@@ -22,6 +25,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+RUNTIME = "reprise_runtime_tests"
 FAULTS = ("FileFaults", "AllocationFaults", "ThreadFaults")
 LIMIT_SECONDS = 1200  # of one test; one that hangs is killed, and its mutant with it
 
@@ -49,6 +53,17 @@ def compile_commands(build):
     return {entry["file"]: entry for entry in json.loads((build / "compile_commands.json").read_text())}
 
 
+def unit_of(compile, source):
+    """Returns the file that is compiled for a source, and the text of the include in it where it is one of several."""
+    if source in compile:
+        return source, None
+    include = f'#include "{source}"'
+    for unit in compile:
+        if unit.endswith("_cxx.cxx") and include in pathlib.Path(unit).read_text():
+            return unit, include
+    raise ValueError(f"{source} is not compiled")
+
+
 def link_commands(build, program):
     """Returns the command with which Ninja would link the program."""
     lines = subprocess.run(["ninja", "-C", build, "-t", "commands", "-s", program], check=True,
@@ -57,19 +72,22 @@ def link_commands(build, program):
 
 
 class Builder:
-    def __init__(self, build):
+    def __init__(self, build, programs):
         self.build = build
         self.compile = compile_commands(build)
-        self.links = {}
-        for program in ("reprise_core_tests", "reprise_fault_tests"):
-            self.links[program] = link_commands(build, program)
+        self.links = {program: link_commands(build, program) for program in programs}
 
     def make(self, mutant, folder, program):
-        """Compiles the mutant and links it before libreprise.a. Returns the program."""
+        """Compiles the mutant and links it before its library. Returns the program."""
         source = ROOT / mutant["file"]
         changed = folder / source.name
         changed.write_text(changed_text(mutant))
-        words = shlex.split(self.compile[str(source)]["command"])
+        unit, include = unit_of(self.compile, str(source))
+        words = shlex.split(self.compile[unit]["command"])
+        if include:
+            text = pathlib.Path(unit).read_text().replace(include, f'#include "{changed}"')
+            changed = folder / "unit.cc"
+            changed.write_text(text)
         flags = [word for word in words if word != "-Werror"]
         flags[flags.index("-o") + 1] = str(folder / "mutant.o")
         flags[flags.index("-c") + 1] = str(changed)
@@ -79,7 +97,8 @@ class Builder:
         self.call(flags, "does not compile")
         link = shlex.split(self.links[program].replace(": && ", "").replace(" && :", ""))
         link[link.index("-o") + 1] = str(folder / program)
-        library = next(k for k, word in enumerate(link) if word.endswith("libreprise.a"))
+        name = "libreprise_runtime.a" if program == RUNTIME else "libreprise.a"
+        library = next(k for k, word in enumerate(link) if word.endswith(name))
         link.insert(library, str(folder / "mutant.o"))
         self.call(link, "does not link")
         return folder / program
@@ -105,6 +124,8 @@ def passes(program, tests, folder):
 
 
 def program_of(mutant):
+    if mutant["file"].startswith("src/runtime/"):
+        return RUNTIME
     return "reprise_fault_tests" if mutant["killed_by"].startswith(FAULTS) else "reprise_core_tests"
 
 
@@ -124,6 +145,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path, nargs="?")
     parser.add_argument("--match", action="store_true", help="only look for the lines of the mutants")
+    parser.add_argument("--runtime", action="store_true", help="the mutants of the runtime, and no others")
     parser.add_argument("--only", default="", help="mutants whose file or description has this text")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--skip-unchanged", action="store_true", help="do not first run the tests as they are")
@@ -135,12 +157,14 @@ def main():
     if arguments.build is None:
         parser.error("say where the build is, or --match")
     build = arguments.build.resolve()
+    mutants = [m for m in mutants if (program_of(m) == RUNTIME) == arguments.runtime]
     mutants = [m for m in mutants if arguments.only in m["file"] + m["says"] + m["killed_by"]]
     if not mutants:
         sys.exit("no such mutant")
-    builder = Builder(build)
+    programs = sorted({program_of(m) for m in mutants})
+    builder = Builder(build, programs)
     if not arguments.skip_unchanged:
-        for program in sorted({program_of(m) for m in mutants}):
+        for program in programs:
             tests = ":".join(sorted({m["killed_by"] for m in mutants if program_of(m) == program}))
             if not passes(build / program, tests, build):
                 sys.exit(f"{program} fails without any mutant: {tests}")

@@ -21,16 +21,8 @@
 #include "support/random_graph.h"
 #include "support/scale.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::any_chain;
-using testing::best_within;
-using testing::for_chains;
-using testing::persistent_frontier;
-using testing::random_graph;
-using testing::kNoTimeLimit;
-using testing::test_scale;
 
 constexpr size_t kMostSchedules = 1500;
 
@@ -172,7 +164,7 @@ TEST(EnergyOracle, GraphsNeverTakeMoreThanTheFastestPlan) {
     const PlanOptions options{.budget = "90%", .time_limit = kNoTimeLimit, .threads = 1};
     const PlanResult fastest = plan(graph, options);
     const EnergyPlan found = plan_for_energy(graph, power, options);
-    SCOPED_TRACE(testing::describe(graph));
+    SCOPED_TRACE(describe(graph));
     if (!found.result.plan) continue;
     EXPECT_GE(found.use.total(), found.lower_bound);
     EXPECT_LE(found.use.total(), found.fastest.total());
@@ -219,4 +211,4 @@ TEST(EnergyOracle, CopiesAreWeighedAgainstTheirEnergy) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

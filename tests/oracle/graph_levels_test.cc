@@ -2,17 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iostream>
 #include <random>
 
-#include "oracle/exhaustive_copies.h"
+#include "oracle/score.h"
 #include "plan/common/search_control.h"
 #include "plan/graph/bound/with_copies.h"
-#include "reprise/check/simulate.h"
 #include "reprise/io/json.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
-#include "support/event_machine.h"
+#include "support/planner_questions.h"
 #include "support/graph_families.h"
 #include "support/random_chain.h"
 #include "support/random_copies.h"
@@ -21,83 +19,26 @@
 namespace reprise::testing {
 namespace {
 
-PlanOptions on(const Machine& machine, Bytes budget) {
-  PlanOptions options;
-  options.budget = budget;
-  options.machine = machine;
-  options.threads = 1;
-  options.time_limit = kNoTimeLimit;
-  return options;
-}
-
 internal::bound::CopyBound bound_of(const Graph& graph, const Machine& machine, Bytes budget) {
   internal::common::SearchControl control = internal::common::SearchControl({}, "test").untimed();
   return internal::bound::bound_with_copies(graph, budget, machine, control);
 }
 
-// Counts how often the planner finds the best of all plans, and how much it loses otherwise.
-struct Score {
-  int64_t questions = 0, optimal = 0, gave_up = 0, refused = 0, impossible = 0, with_copies = 0;
-  int64_t bound_exact = 0, bound_refuses = 0;
-  double worst = 0, sum = 0, gap = 0;
-};
-
-double share_above(int64_t time, int64_t least) {
-  return static_cast<double>(time - least) / static_cast<double>(std::max<int64_t>(1, least));
-}
-
 void ask(const Graph& graph, const Machine& machine, Bytes budget, size_t most_labels,
          Score& score) {
-  const BestPlan best =
-      best_plan_with_copies(graph, machine, budget.count(), most_labels, Copies::kAnywhere);
+  const BestPlan best = best_with_copies(graph, machine, budget.count(), most_labels);
   if (!best.finished) {
     ++score.gave_up;
     return;
   }
   const internal::bound::CopyBound bound = bound_of(graph, machine, budget);
+  if (best.time) {
+    expect_valid(graph, machine, budget, best);
+    ASSERT_LE(bound.least_peak, budget) << "the bound refuses a budget that suffices";
+  }
   const PlanResult result = plan(graph, on(machine, budget));
   ASSERT_EQ(result.planner, "graph_levels");
-  if (!best.time) {
-    ++score.impossible;
-    score.bound_refuses += bound.least_peak > budget;
-    ASSERT_FALSE(result.plan) << "a plan where there is none";
-    return;
-  }
-  if (!best.actions.empty()) {  // The oracle's own plan is valid, and as fast as it says.
-    const Timeline timeline = simulate(graph, best.actions, machine);
-    ASSERT_EQ(timeline.time.count(), *best.time);
-    ASSERT_LE(timeline.peak, budget);
-    ASSERT_EQ(run_events(graph, machine, best.actions).time, *best.time);
-  }
-  ASSERT_LE(bound.least_peak, budget) << "the bound refuses a budget that suffices";
-  ASSERT_LE(bound.time.count(), *best.time) << "the bound is above the optimum";
-  ASSERT_LE(result.lower_bound.count(), *best.time);
-  ++score.questions;
-  if (!result.plan) {
-    ++score.refused;
-    return;
-  }
-  ASSERT_GE(result.plan->time.count(), *best.time) << "faster than every plan";
-  if (result.termination == Termination::kOptimal) {
-    ASSERT_EQ(result.plan->time.count(), *best.time);
-  }
-  const double loss = share_above(result.plan->time.count(), *best.time);
-  score.optimal += loss == 0;
-  score.bound_exact += bound.time.count() == *best.time;
-  score.gap += share_above(*best.time, bound.time.count());
-  score.sum += loss;
-  score.worst = std::max(score.worst, loss);
-  score.with_copies += moves_values(*result.plan);
-}
-
-void print(const char* name, const Score& score) {
-  const auto asked = static_cast<double>(std::max<int64_t>(1, score.questions));
-  std::cout << name << ": questions " << score.questions << ", optimal " << score.optimal
-            << ", refused " << score.refused << ", mean loss " << 100 * score.sum / asked
-            << " %, worst " << 100 * score.worst << " %, with copies " << score.with_copies
-            << "; bound exact " << score.bound_exact << ", mean gap of the optimum "
-            << 100 * score.gap / asked << " %, no plan " << score.impossible << ", of which proven "
-            << score.bound_refuses << "; the oracle gave up " << score.gave_up << "\n";
+  compare(best, result, bound.time, moves_values, score);
 }
 
 struct Case {
@@ -144,7 +85,7 @@ RandomGraphOptions small_graphs(int forward, bool variants) {
 
 void expect_good(const Score& score, int64_t least_questions) {
   EXPECT_GE(score.questions, least_questions);
-  EXPECT_GT(score.with_copies, 0);
+  EXPECT_GT(score.moved, 0);
   EXPECT_LE(score.refused * 100, score.questions * 2);
   EXPECT_GE(score.optimal * 100, score.questions * 80);
   EXPECT_LE(score.sum * 100, static_cast<double>(score.questions));  // one per cent in the mean
@@ -159,8 +100,7 @@ void expect_bounds_below(const Graph& graph, std::mt19937_64& random, Score& sco
   for (const int percent : {0, 20, 40, 60, 80}) {
     const Bytes budget(least + std::max<int64_t>(0, plain - least) * percent / 100);
     SCOPED_TRACE("budget " + std::to_string(budget.count()));
-    const BestPlan best =
-        best_plan_with_copies(graph, machine, budget.count(), 2'000, Copies::kAnywhere);
+    const BestPlan best = best_with_copies(graph, machine, budget.count(), 2'000);
     if (!best.finished || !best.time) continue;
     const internal::bound::CopyBound bound = bound_of(graph, machine, budget);
     ASSERT_LE(bound.time.count(), *best.time) << "the bound is above the optimum";

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "oracle/branch_schedules.h"
+#include "oracle/persistent.h"
 #include "oracle/exhaustive.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"

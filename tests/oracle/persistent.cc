@@ -1,6 +1,8 @@
 #include "oracle/persistent.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 #include "reprise/check/simulate.h"
 #include "reprise/model/lower.h"
@@ -9,90 +11,132 @@
 namespace reprise::testing {
 namespace {
 
-class Generator {
+class BranchSchedules {
  public:
-  Generator(const Chain& chain, size_t limit)
-      : chain_(chain),
-        graph_(lower(chain)),
-        index_{chain.stages.size()},
-        limit_(limit),
-        stored_(chain.stages.size() + 1, false),
-        kept_(chain.stages.size(), -1) {}
+  BranchSchedules(const Join& join, Graph graph, size_t limit)
+      : join_(join), graph_(std::move(graph)), index_(join), limit_(limit) {
+    for (const Branch& branch : join.branches) {
+      stored_.emplace_back(branch.stages.size() + 1, false);
+      kept_.emplace_back(branch.stages.size(), -1);
+      left_.push_back(branch.stages.size());
+    }
+  }
 
   bool run() {
-    stored_[0] = true;
-    pass(0, index_.stages, true);
+    stored_[0][0] = true;
+    forward(0, 0, true);
     return count_ <= limit_;
   }
 
   std::vector<PeakAndTime> found;
 
  private:
-  // Goes on from stage k in a pass that ends at stage `end`; the number of stages stands for the
-  // loss. x_k is live, and it must be stored if stage k is swept and `must_store`.
-  void pass(size_t k, size_t end, bool must_store) {
+  size_t stages(size_t b) const { return join_.branches[b].stages.size(); }
+
+  // Goes on from stage k of branch b, on the way to the loss.
+  void forward(size_t b, size_t k, bool must_store) {
     if (count_ > limit_) return;
-    if (k == index_.stages) {
+    if (k == stages(b)) {
+      if (b + 1 < join_.branches.size()) {
+        stored_[b + 1][0] = true;
+        forward(b + 1, 0, true);
+        return;
+      }
       runs_.push_back({index_.loss(), 0});
-      reverse_from(k);
+      next_piece();
       runs_.pop_back();
       return;
     }
-    keep(k, end);
-    if (k == end) return;  // its backward is next: sweeping it would lead nowhere
-    const bool was_stored = stored_[k];
-    for (const int32_t variant : sweep_variants(k)) {
-      runs_.push_back({index_.forward(k), variant});
-      stored_[k] = true;
-      pass(k + 1, end, false);
-      stored_[k] = was_stored;
-      if (!must_store) pass(k + 1, end, false);
+    with_each_way(b, k, must_store, [&](bool store) { forward(b, k + 1, store); });
+  }
+
+  // Calls go_on(must_store) for each way to run stage k in a pass: kept, or swept.
+  template <class GoOn>
+  void with_each_way(size_t b, size_t k, bool must_store, const GoOn& go_on) {
+    const bool was_stored = stored_[b][k];
+    keep(b, k, [&] { go_on(true); });
+    for (const int32_t variant : sweep_variants(index_.forward(b, k))) {
+      runs_.push_back({index_.forward(b, k), variant});
+      stored_[b][k] = true;
+      go_on(false);
+      stored_[b][k] = was_stored;
+      if (!must_store) go_on(false);
       runs_.pop_back();
     }
   }
 
-  void keep(size_t k, size_t end) {
-    const bool was_stored = stored_[k];
-    for (size_t o = 0; o < chain_.stages[k].options.size(); ++o) {
-      kept_[k] = static_cast<int32_t>(o);
-      stored_[k] = false;
-      runs_.push_back({index_.forward(k), kept_[k] + 1});
-      if (k == end) {
-        reverse_from(k + 1);
+  template <class GoOn>
+  void keep(size_t b, size_t k, const GoOn& go_on) {
+    const bool was_stored = stored_[b][k];
+    for (size_t o = 0; o < join_.branches[b].stages[k].options.size(); ++o) {
+      kept_[b][k] = static_cast<int32_t>(o);
+      stored_[b][k] = false;
+      runs_.push_back({index_.forward(b, k), kept_[b][k] + 1});
+      go_on();
+      runs_.pop_back();
+      stored_[b][k] = was_stored;
+      kept_[b][k] = -1;
+    }
+  }
+
+  // Reverses the top piece of any branch that has one left.
+  void next_piece() {
+    if (count_ > limit_) return;
+    bool done = true;
+    for (size_t b = 0; b < left_.size(); ++b) {
+      const size_t top = left_[b];
+      if (top == 0) continue;
+      done = false;
+      if (kept_[b][top - 1] >= 0) {
+        backward(b, top - 1);
+        next_piece();
+        runs_.pop_back();
       } else {
-        pass(k + 1, end, true);
+        size_t start = top - 1;
+        while (!stored_[b][start]) --start;
+        pass(b, start, start, top - 1, true);
       }
-      runs_.pop_back();
-      stored_[k] = was_stored;
-      kept_[k] = -1;
+      left_[b] = top;
     }
+    if (done) record();
   }
 
-  // Everything from stage `end` on is reversed. Runs the backwards that can run, then the next
-  // pass.
-  void reverse_from(size_t end) {
-    const size_t before = runs_.size();
-    size_t next = end;
-    while (next > 0 && kept_[next - 1] >= 0) {
-      --next;
-      runs_.push_back({index_.backward(next), kept_[next]});
+  void backward(size_t b, size_t k) {
+    runs_.push_back({index_.backward(b, k), kept_[b][k]});
+    left_[b] = k;
+  }
+
+  // A pass inside the block that begins at `first`: goes on from stage k, and ends at `end`, whose
+  // backward is next.
+  void pass(size_t b, size_t first, size_t k, size_t end, bool must_store) {
+    if (count_ > limit_) return;
+    if (k == end) {
+      keep(b, k, [&] { reverse(b, first, k + 1); });
+      return;
     }
-    if (next == 0) {
-      record();
+    with_each_way(b, k, must_store, [&](bool store) { pass(b, first, k + 1, end, store); });
+  }
+
+  // Runs the backwards of the block that can run, then its next pass or the next piece.
+  void reverse(size_t b, size_t first, size_t end) {
+    const size_t before = runs_.size(), left = left_[b];
+    size_t next = end;
+    while (next > first && kept_[b][next - 1] >= 0) backward(b, --next);
+    if (next == first) {
+      next_piece();
     } else {
       size_t start = next - 1;
-      while (!stored_[start]) --start;
-      // Stages that were reversed stay marked as kept while the recursion is below. Nothing looks
-      // at them there.
-      pass(start, next - 1, true);
+      while (!stored_[b][start]) --start;
+      pass(b, first, start, next - 1, true);
     }
+    left_[b] = left;
     runs_.resize(before);
   }
 
-  // Returns all variants but two kinds: those that another one beats in both time and memory, and
-  // those that give back the input, which is stored or may be.
-  std::vector<int32_t> sweep_variants(size_t k) const {
-    const std::vector<Variant>& all = graph_.ops[k].variants;
+  // Returns the variants but for two kinds: those that another one beats in both time and memory,
+  // and those that give back the input, which is stored or may be.
+  std::vector<int32_t> sweep_variants(OpIndex op) const {
+    const std::vector<Variant>& all = graph_.ops[static_cast<size_t>(op)].variants;
     const auto memory = [&](const Variant& variant) {
       int64_t sum = variant.workspace.count();
       for (const ValueIndex value : variant.writes) {
@@ -115,28 +159,48 @@ class Generator {
     return variants;
   }
 
+  // Returns whether the backwards of stages that share weights run in plain training's order.
+  bool in_order() const {
+    std::vector<std::vector<size_t>> moment;
+    for (size_t b = 0; b < left_.size(); ++b) {
+      moment.emplace_back();
+      for (size_t k = 0; k < stages(b); ++k) {
+        const auto is_it = [&](const reprise::Run& run) { return run.op == index_.backward(b, k); };
+        moment[b].push_back(
+            static_cast<size_t>(std::find_if(runs_.begin(), runs_.end(), is_it) - runs_.begin()));
+      }
+    }
+    for (const SharedWeights& uses : join_.shared) {
+      for (const auto& [b, k] : uses) {
+        for (const auto& [c, m] : uses) {
+          if (b > c && moment[b][k] > moment[c][m]) return false;
+        }
+      }
+    }
+    return true;
+  }
+
   void record() {
-    if (++count_ > limit_) return;
+    if (++count_ > limit_ || !in_order()) return;
     const Timeline timeline = simulate(graph_, with_frees(graph_, runs_));
     found.push_back({timeline.peak.count(), timeline.time.count()});
   }
 
-  const Chain& chain_;
+  const Join& join_;
   Graph graph_;
-  ChainIndex index_;
+  JoinIndex index_;
   size_t limit_;
   size_t count_ = 0;
-  std::vector<Run> runs_;
-  std::vector<bool> stored_;
-  std::vector<int32_t> kept_;
+  std::vector<reprise::Run> runs_;
+  std::vector<std::vector<bool>> stored_;
+  std::vector<std::vector<int32_t>> kept_;
+  std::vector<size_t> left_;  // by branch: how many stages are not reversed
 };
 
-}  // namespace
-
-std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit) {
-  Generator generator(chain, limit);
-  if (!generator.run()) return std::nullopt;
-  std::vector<PeakAndTime>& all = generator.found;
+std::optional<std::vector<PeakAndTime>> frontier_of(const Join& join, Graph graph, size_t limit) {
+  BranchSchedules schedules(join, std::move(graph), limit);
+  if (!schedules.run()) return std::nullopt;
+  std::vector<PeakAndTime>& all = schedules.found;
   std::sort(all.begin(), all.end(), [](const PeakAndTime& a, const PeakAndTime& b) {
     return a.peak != b.peak ? a.peak < b.peak : a.time < b.time;
   });
@@ -145,6 +209,19 @@ std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, 
     if (best.empty() || point.time < best.back().time) best.push_back(point);
   }
   return best;
+}
+
+}  // namespace
+
+// A chain is one branch, and its graph has the order of that of a join.
+std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit) {
+  Join one;
+  one.branches = {{.name = chain.name, .input = chain.input, .stages = chain.stages}};
+  return frontier_of(one, lower(chain), limit);
+}
+
+std::optional<std::vector<PeakAndTime>> branch_frontier(const Join& join, size_t limit) {
+  return frontier_of(join, lower(join), limit);
 }
 
 std::optional<int64_t> best_within(const std::vector<PeakAndTime>& frontier, int64_t budget) {

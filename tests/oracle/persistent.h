@@ -1,4 +1,5 @@
-// Goes through every persistent schedule of a small chain. The simulator computes the cost of each.
+// Goes through every persistent schedule of a small chain, and every one of the class
+// "persistent-branches" of a small join. The simulator computes the cost of each.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "reprise/model/chain.h"
+#include "reprise/model/join.h"
 
 namespace reprise::testing {
 
@@ -27,6 +29,15 @@ struct PeakAndTime {
 // Returns the pairs of peak and time that no other schedule beats, peak ascending. Returns nothing
 // if there are more than `limit` schedules.
 std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit);
+
+// On the way to the loss, the branches run in their order. Every stage is kept with one of its
+// options, or swept, in any variant that gives nothing back. The input of a swept stage may be
+// stored, and it is stored if the stage before was kept, or if there is none. Behind the loss, one
+// piece after the other is reversed, from any branch: the top stage, if it was kept, or all stages
+// from the last stored activation on, by a persistent schedule of their own.
+//
+// Returns the same for these schedules.
+std::optional<std::vector<PeakAndTime>> branch_frontier(const Join& join, size_t limit);
 
 // Returns the least time within a budget, or nothing if no schedule fits.
 std::optional<int64_t> best_within(const std::vector<PeakAndTime>& frontier, int64_t budget);

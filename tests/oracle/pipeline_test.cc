@@ -68,24 +68,6 @@ TEST_P(PipelineRow, EveryAccountAgrees) {
   EXPECT_GT(recomputed, 0);
 }
 
-// Devices may take longer than planned: no plan then needs more bytes than it claims.
-TEST(Pipelines, BytesHoldForAnyDurations) {
-  std::mt19937_64 random(43);
-  Tight tight;
-  for (int number = 0; number < test_scale(20); ++number) {
-    const Pipeline pipeline = random_pipeline(random);
-    const PipelineResult result = plan(pipeline, {.planner = "1f1b"});
-    if (!result.plan) continue;
-    const PipelineProgram program = lower(pipeline, *result.plan);
-    SCOPED_TRACE(to_json(pipeline));
-    expect_bytes_for_any_durations(program.graph, program.machine,
-                                   with_names(program.graph, program.actions, program.machine),
-                                   random, tight);
-  }
-  EXPECT_GT(tight.first, 0);
-  EXPECT_GT(tight.others, 0);
-}
-
 // Returns what a part's plan does as runs of the chain's graph.
 std::vector<reprise::Run> runs_of(const Graph& graph, size_t stages, const PartPlan& plan) {
   const ChainIndex index{stages};

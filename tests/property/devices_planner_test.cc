@@ -15,22 +15,13 @@
 #include "reprise/model/errors.h"
 #include "reprise/plan/plan.h"
 #include "support/event_machine.h"
+#include "support/planner_questions.h"
 #include "support/random_devices.h"
 #include "support/random_graph.h"
 #include "support/scale.h"
 
 namespace reprise::testing {
 namespace {
-
-PlanOptions on(const Machine& machine, Bytes budget, const char* planner) {
-  PlanOptions options;
-  options.budget = budget;
-  options.machine = machine;
-  options.planner = planner;
-  options.threads = 1;
-  options.time_limit = kNoTimeLimit;
-  return options;
-}
 
 template <class Check>
 void for_questions(uint64_t seed, int graphs, const Check& check) {

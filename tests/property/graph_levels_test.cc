@@ -32,15 +32,6 @@ using internal::graph_levels::lanes_for_long_gaps;
 using internal::graph_levels::movable_intervals;
 using internal::graph_levels::Workbench;
 
-PlanOptions on(const Machine& machine, Bytes budget) {
-  PlanOptions options;
-  options.budget = budget;
-  options.machine = machine;
-  options.threads = 1;
-  options.time_limit = kNoTimeLimit;
-  return options;
-}
-
 Machine machine_with_capacities(std::mt19937_64& random) {
   Machine machine = random_machine(random);
   for (size_t m = 1; m < machine.memories.size(); ++m) {

@@ -28,7 +28,7 @@ namespace {
 constexpr ActionKind kRun = ActionKind::kRun, kFree = ActionKind::kFree, kCopy = ActionKind::kCopy,
                      kWait = ActionKind::kWait;
 
-PlanOptions on(const Machine& machine, Bytes budget) {
+PlanOptions soon_on(const Machine& machine, Bytes budget) {
   return {.budget = budget, .time_limit = Nanos(10'000'000), .threads = 1, .machine = machine};
 }
 
@@ -41,12 +41,12 @@ void for_plans(uint64_t seed, int count, const Check& check) {
     const Graph graph = with_state(random, random_graph(random, {.max_forward = 4}), machine);
     SCOPED_TRACE("graph " + std::to_string(number) + ": " + describe(graph) + to_json(machine));
     const Bytes plain = baseline(graph).peak;
-    const PlanResult none = plan(graph, on(machine, graph.fixed));
+    const PlanResult none = plan(graph, soon_on(machine, graph.fixed));
     const int64_t least =
         none.plan ? graph.fixed.count() : none.smallest_budget.value_or(plain).count();
     const int64_t more = std::max<int64_t>(0, plain.count() - least);
     const Bytes budget(least + static_cast<int64_t>(random() % static_cast<uint64_t>(more + 1)));
-    const PlanResult result = plan(graph, on(machine, budget));
+    const PlanResult result = plan(graph, soon_on(machine, budget));
     if (!result.plan) continue;
     check(graph, machine, *result.plan, random);
     if (::testing::Test::HasFailure()) return;
@@ -234,7 +234,7 @@ TEST(Homes, StateIsReadFromHomeAndWrittenBack) {
 TEST(Homes, CopiesStandBehindTheRunsWhereTheBytesAllow) {
   const TwoUpdates step;
   const auto planned = [&](int64_t budget) {
-    return plan(step.graph, on(step.machine, Bytes(budget)));
+    return plan(step.graph, soon_on(step.machine, Bytes(budget)));
   };
   const PlanResult tight = planned(110);
   ASSERT_TRUE(tight.plan);
@@ -260,7 +260,7 @@ TEST(Homes, WeightsAreStreamed) {
     step.add(id, 1000, {weight}, {}, {});
   }
   const auto copies = [&](int64_t budget) {
-    const PlanResult result = plan(step.graph, on(step.machine, Bytes(budget)));
+    const PlanResult result = plan(step.graph, soon_on(step.machine, Bytes(budget)));
     EXPECT_LE(result.plan->peak, Bytes(budget));
     EXPECT_TRUE(verify(step.graph, *result.plan, Bytes(budget), step.machine).empty());
     return std::count_if(result.plan->actions.begin(), result.plan->actions.end(),
@@ -280,16 +280,16 @@ TEST(Homes, MistakesAreNamed) {
     }
     return "";
   };
-  EXPECT_NE(message([&] { plan(step.graph, on({}, Bytes(1000))); }).find("no such memory"),
+  EXPECT_NE(message([&] { plan(step.graph, soon_on({}, Bytes(1000))); }).find("no such memory"),
             std::string::npos);
   Machine one_way = step.machine;
   one_way.channels.pop_back();
   EXPECT_NE(
-      message([&] { plan(step.graph, on(one_way, Bytes(1000))); }).find("no channel each way"),
+      message([&] { plan(step.graph, soon_on(one_way, Bytes(1000))); }).find("no channel each way"),
       std::string::npos);
   Machine small = step.machine;
   small.memories[1].capacity = Bytes(399);
-  EXPECT_NE(message([&] { plan(step.graph, on(small, Bytes(1000))); }).find("holds 399 bytes"),
+  EXPECT_NE(message([&] { plan(step.graph, soon_on(small, Bytes(1000))); }).find("holds 399 bytes"),
             std::string::npos);
   EXPECT_NE(message([&] { frontier(step.graph); }).find("needs the machine"), std::string::npos);
   step.graph.values[0].home = "disk";

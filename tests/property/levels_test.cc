@@ -20,22 +20,8 @@
 #include "support/random_chain.h"
 #include "support/random_copies.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::any_chain;
-using testing::for_chains;
-using testing::found;
-using testing::random_machine;
-
-PlanOptions on(const Machine& machine, Bytes budget) {
-  PlanOptions options;
-  options.budget = budget;
-  options.machine = machine;
-  options.threads = 1;
-  options.time_limit = testing::kNoTimeLimit;
-  return options;
-}
 
 TEST(Levels, NeverSlowerThanRecomputingAndPlansHold) {
   int64_t moved = 0, faster = 0, possible_only_by_moving = 0;
@@ -61,7 +47,7 @@ TEST(Levels, NeverSlowerThanRecomputingAndPlansHold) {
     const std::vector<Violation> violations =
         verify(graph, *result.plan, budget, problem_id(chain), machine);
     ASSERT_TRUE(violations.empty()) << violations.front().message;
-    ASSERT_EQ(testing::run_events(graph, machine, result.plan->actions).time,
+    ASSERT_EQ(run_events(graph, machine, result.plan->actions).time,
               result.plan->time.count());
     moved += moves_values(*result.plan);
     if (!alone.plan) return;
@@ -325,7 +311,7 @@ TEST(Levels, CurvesOnAMachine) {
     const Machine machine = random_machine(random);
     SCOPED_TRACE(to_json(machine));
     PlanOptions options = on(machine, Bytes());
-    options.time_limit = testing::kNoTimeLimit;
+    options.time_limit = kNoTimeLimit;
     const Frontier curve = frontier(chain, options);
     EXPECT_EQ(curve.planner, "levels");
     EXPECT_EQ(curve.problem, problem_id(chain));
@@ -385,4 +371,4 @@ TEST(Levels, PlannersThatDoNotMoveRefuseAMachine) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

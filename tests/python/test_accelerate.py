@@ -13,7 +13,6 @@ from conftest import run_snippets
 from torch import nn
 
 accelerate = pytest.importorskip("accelerate", reason="needs accelerate: make test-integrations")
-pytestmark = pytest.mark.usefixtures("runtime")
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def images(count: int) -> tuple[Any, Any]:
     """Returns pictures whose class is where they are bright."""

@@ -13,8 +13,6 @@ from reprise._step.foreseen import ForeseenState  # noqa: E402
 from reprise.integrations.steps import by_kind  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 WIDTH = 128
 STATE = 4 * 2 * 4 * (WIDTH * WIDTH + WIDTH)  # of AdamW, without its counters
 

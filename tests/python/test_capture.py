@@ -23,8 +23,6 @@ from models import (  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def images() -> tuple[Any, Any]:
     return torch.randn(64, 3, 16, 16), torch.randint(0, 10, (64,))

@@ -14,8 +14,6 @@ from small_steps import assert_same, data, gradients, net, step_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 @pytest.mark.parametrize("to_none", [True, False])
 def test_zero_grad_inside_the_step(to_none: bool) -> None:

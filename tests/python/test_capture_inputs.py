@@ -12,8 +12,6 @@ from small_steps import assert_same, data, gradients, net, step_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def test_batches_may_be_parts_of_one_tensor() -> None:
     model = net()

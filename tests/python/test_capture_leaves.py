@@ -13,8 +13,6 @@ import reprise  # noqa: E402
 from small_steps import assert_same, gradients  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def net() -> Any:
     torch.manual_seed(1)

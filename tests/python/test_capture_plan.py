@@ -14,8 +14,6 @@ from models import assert_same_bits, perceptron, simple_step, state_of  # noqa: 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def test_a_budget_that_nothing_fits_leaves_the_plan_before() -> None:
     model = perceptron()

@@ -18,8 +18,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def test_a_plan_after_steps_is_still_valid_for_its_problem() -> None:
     model = net()

@@ -15,8 +15,6 @@ from models import ResNet, assert_same_bits, state_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 MAX_NORM = 0.05
 
 

@@ -13,8 +13,6 @@ from reprise._planning.plan import ProblemId
 from torch import nn
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 WIDTH = 64
 
 

@@ -15,8 +15,6 @@ from models import GptBlock, GptConfig
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class WithLoss(nn.Module):
     """A model with a loss, so that nothing happens between its forward and its backward."""

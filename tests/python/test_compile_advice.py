@@ -16,8 +16,6 @@ from torch import nn
 from torch._functorch import config as functorch
 from torch._inductor.custom_graph_pass import CustomKnapsackSolver
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Attention(nn.Module):
     """One attention, whose inputs are views of one storage: PyTorch would save the views."""

@@ -14,8 +14,6 @@ import torch.distributed as dist
 from torch import nn
 from two_ranks import run_ranks
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Block(nn.Module):
     def __init__(self) -> None:

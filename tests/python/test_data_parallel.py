@@ -26,8 +26,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 TIMEOUT = 20.0  # of the groups, in seconds

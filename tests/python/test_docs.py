@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from conftest import SOURCE, run_snippets
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 @pytest.mark.parametrize(
     "document",

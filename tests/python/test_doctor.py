@@ -11,8 +11,6 @@ import torch
 from models import GptConfig, GptLMHeadModel
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def test_a_healthy_installation() -> None:
     found = reprise.doctor()

@@ -9,8 +9,6 @@ import reprise
 import torch
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("name", ["gelu", "silu", "mish", "softplus", "tanh"])

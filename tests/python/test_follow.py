@@ -17,8 +17,6 @@ from follow_harness import Entry, Step, difference, train  # noqa: E402
 from follow_programs import PROGRAMS  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 # After an exception, a followed step leaves gradients as they were before the call. Plain training
 # leaves what the backward has added by then.
 TAKEN_BACK = {"error_behind_the_backward", "error_in_a_hook_of_the_backward"}

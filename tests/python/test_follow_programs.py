@@ -15,7 +15,6 @@ from follow_harness import THEMES, Entry, Step, bits, difference, first_change, 
 from follow_programs import PROGRAMS
 from hostile import CALLS
 
-pytestmark = pytest.mark.usefixtures("runtime")
 every_program = pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.name)
 
 

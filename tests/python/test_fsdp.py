@@ -18,8 +18,6 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 ROWS, WIDTH, CLASSES, STEPS = 512, 64, 97, 2
 TIMEOUT = 20.0  # of the group, in seconds
 

@@ -16,8 +16,6 @@ from small_steps import data, net, step_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def test_the_names_are_those_of_the_program() -> None:
     model = net()

@@ -13,8 +13,6 @@ import reprise  # noqa: E402
 from models import assert_same_bits, state_of  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 CALLS = 20
 Step = Callable[..., Any]
 StepOf = Callable[["Net"], Step]

@@ -11,7 +11,6 @@ pytest.importorskip("numpy", reason="some programs use NumPy")
 from hostile import PROGRAMS, Program, has_an_effect, judge
 from hostile_programs import KINDS
 
-pytestmark = pytest.mark.usefixtures("runtime")
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 
 

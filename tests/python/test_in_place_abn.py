@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.usefixtures("runtime")
 PLAIN: dict[str, Any] = {
     "leaky_relu": lambda: nn.LeakyReLU(0.01),
     "elu": nn.ELU,

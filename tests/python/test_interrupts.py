@@ -13,8 +13,6 @@ torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Step:
     """A step that is interrupted in one of its calls."""

@@ -20,8 +20,6 @@ from torch.utils.checkpoint import (  # noqa: E402
     create_selective_checkpoint_contexts,
 )
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Layers(nn.Module):
     """Layers that are checkpointed in a way that the caller names."""

@@ -33,8 +33,6 @@ from models import assert_same_bits
 from models import state_of as bits_of
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 every_unseen = pytest.mark.parametrize("program", UNSEEN, ids=lambda program: program.name)
 # In the other ones, the inputs decide.
 by_state = [program for program in UNSEEN if "read_by_numpy" not in program.name]

@@ -17,8 +17,6 @@ from small_steps import assert_same, gradients  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 NODES, EDGES, WIDTH = 60, 3000, 16
 
 Gather = Callable[[Any, Any], Any]

@@ -13,8 +13,6 @@ from models import assert_same_bits, perceptron, state_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def batch(rows: int = 250) -> tuple[Any, Any]:
     return torch.randn(rows, 64), torch.randint(0, 10, (rows,))

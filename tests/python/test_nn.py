@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.usefixtures("runtime")
 Function = Callable[..., Any]
 
 FUNCTIONS: dict[str, Function] = {

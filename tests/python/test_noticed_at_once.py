@@ -16,8 +16,6 @@ import reprise  # noqa: E402
 from reprise.errors import StepMiss  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 X = torch.randn(32, 16)
 
 

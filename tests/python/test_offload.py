@@ -17,8 +17,6 @@ import reprise  # noqa: E402
 import torch.nn.functional as functional  # noqa: E402
 from models import assert_same_bits, one_step, perceptron, state_of, vectors  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 # A disk for planning: the real one may be slower.
 FAST = {
     "format": "reprise.machine",

@@ -12,8 +12,6 @@ import reprise  # noqa: E402
 from models import perceptron, vectors  # noqa: E402
 from test_offload import FAST, step_of  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def state_of(optimizer: Any) -> list[Any]:
     """Returns copies of all tensors of an optimizer's state."""

@@ -14,8 +14,6 @@ from test_offload import FAST, step_of  # noqa: E402
 from test_offload_optimizer import adamw, batch, state_of, wide  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Adapted(nn.Module):
     """A frozen layer with a small adapter beside it."""

@@ -14,8 +14,6 @@ from models import GptLMHeadModel, ResNet, perceptron, state_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 MakeOptimizer = Callable[[list[nn.Parameter]], Any]
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {

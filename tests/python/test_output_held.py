@@ -12,8 +12,6 @@ import reprise  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "cross entropy": lambda y, target: F.cross_entropy(y, target),
     "square": lambda y, target: y.square().mean(),

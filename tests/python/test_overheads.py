@@ -13,8 +13,6 @@ import reprise  # noqa: E402
 from reprise.integrations.steps import by_kind  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)

@@ -42,8 +42,6 @@ from reprise.errors import PeerError  # noqa: E402
 from torch import nn  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def equals_accumulation(rank: int) -> None:
     reprise.install_cpu_allocator()

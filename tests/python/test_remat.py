@@ -27,8 +27,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 @pytest.mark.parametrize("budget", [None, "95%", "80%"])
 def test_a_sequential_trains_as_before(budget: str | None) -> None:

@@ -21,8 +21,6 @@ from models import (  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def test_the_budget_can_change() -> None:
     model = reprise.remat(perceptron(), vectors()[0])

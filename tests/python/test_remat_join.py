@@ -14,8 +14,6 @@ from models import assert_same_bits, state_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Pair(nn.Module):
     """Returns a dict, so that branches hand over structures."""

@@ -16,8 +16,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def square(out: Any) -> Any:
     return out.square().mean()

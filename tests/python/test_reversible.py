@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int = 2) -> None:

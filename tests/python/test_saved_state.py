@@ -20,8 +20,6 @@ from test_optimizer import OPTIMIZERS, bits  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def network(width: int = 12) -> nn.Sequential:
     blocks = [

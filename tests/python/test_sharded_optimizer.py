@@ -20,8 +20,6 @@ from reprise.errors import PeerError  # noqa: E402
 from torch import nn  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 TIMEOUT = 20.0  # of the groups, in seconds

@@ -20,8 +20,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 SAMPLES, LENGTH, WIDTH, STEPS, TIMEOUT = 4, 32, 32, 3, 20.0
 BITWISE = [a.name for a in reprise.alternatives() if a.in_graph and a.exactness == "bitwise"]
 

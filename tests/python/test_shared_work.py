@@ -14,8 +14,6 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 ROWS, WIDTH, STEPS, TIMEOUT = 256, 32, 2, 20.0
 
 

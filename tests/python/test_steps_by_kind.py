@@ -14,7 +14,6 @@ from reprise._capture.followed import FollowedStep
 from reprise.integrations.steps import by_kind
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("runtime")
 MODES: list[Any] = ["follow", "graph", "chain", "online"]
 
 

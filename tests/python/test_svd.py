@@ -10,8 +10,6 @@ torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 from reprise.nn import safe_svd, svd_halves, svd_tangent  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 def matrix(*values: float) -> Any:
     """Returns a matrix of 6 x 4 numbers with these singular values."""

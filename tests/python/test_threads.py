@@ -15,8 +15,6 @@ import reprise  # noqa: E402
 from reprise.integrations.steps import by_kind  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 THREADS = 8
 CALLS = 2000 if os.environ.get("REPRISE_TEST_FULL") else 60
 

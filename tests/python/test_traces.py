@@ -19,8 +19,6 @@ from reprise._step.python_state import PythonState  # noqa: E402
 from reprise.integrations.steps import by_kind  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 CALLS = 4
 tokens = 0
 

@@ -21,7 +21,6 @@ transformers = pytest.importorskip(
     "transformers", reason="needs transformers: make test-integrations"
 )
 pytest.importorskip("accelerate", reason="needs accelerate: make test-integrations")
-pytestmark = pytest.mark.usefixtures("runtime")
 
 VOCABULARY, LENGTH, BATCH = 128, 32, 8
 

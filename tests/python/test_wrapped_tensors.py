@@ -20,8 +20,6 @@ from torch.distributed.tensor import (  # noqa: E402
     distribute_tensor,
 )
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[Any]:

@@ -36,8 +36,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from two_ranks import run_ranks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("runtime")
-
 
 class Tied(nn.Module):
     """Uses one weight twice, so that its gradient is a sum."""

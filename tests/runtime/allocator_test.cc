@@ -8,10 +8,8 @@
 
 #include "tight_step.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 namespace {
-
-using testing::live;
 
 TEST(Allocator, CountsBlocksOf64BytesAndGivesThemBack) {
   install_cpu_allocator();
@@ -127,4 +125,4 @@ TEST(Allocator, ManyThreads) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

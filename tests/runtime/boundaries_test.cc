@@ -5,25 +5,12 @@
 #include "reprise/check/verify.h"
 #include "reprise/model/lower.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::conv_stages;
-using testing::dense_stages;
-using testing::difference;
-using testing::expect_same_steps;
-using testing::layer;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::planned_runs;
-using testing::planned_step;
-using testing::quick;
-using testing::smallest_budget;
-using testing::StepState;
 
-using BoundaryTest = testing::RuntimeTest;
+using BoundaryTest = RuntimeTest;
 
 TEST_F(BoundaryTest, TuplesWithIntegersAndConstantsAmongThem) {
   nn::Linear first(64, 64), second(64, 64), third(64, 64), fourth(64, 64);
@@ -179,9 +166,9 @@ TEST_F(BoundaryTest, AHeldOutputBesideTheOneThatIsMadeAgainForTheBackward) {
   MeasureOptions measure = quick();
   measure.output_held = true;
   auto remat = reprise::runtime::remat(stages, {rows_}, {.loss = distances, .measure = measure});
-  const Bytes output(256 * 64 * 4), largest = testing::largest_budget(*remat);
+  const Bytes output(256 * 64 * 4), largest = largest_budget(*remat);
   for (const Bytes budget : {smallest_budget(*remat) + output, largest}) {
-    testing::drop_gradients(stages, {rows_});
+    drop_gradients(stages, {rows_});
     remat->set_budget(budget);
     const Tensors y = remat->forward(Tensors{rows_});
     distances(y).backward();
@@ -195,4 +182,4 @@ TEST_F(BoundaryTest, AHeldOutputBesideTheOneThatIsMadeAgainForTheBackward) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

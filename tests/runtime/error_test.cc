@@ -5,25 +5,10 @@
 #include "reprise/io/json.h"
 #include "reprise/runtime/measure.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::bits_now;
-using testing::conv;
-using testing::difference;
-using testing::drop_gradients;
-using testing::layer;
-using testing::live;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::planned_runs;
-using testing::planned_step;
-using testing::quick;
-using testing::RuntimeTest;
-using testing::smallest_budget;
-using testing::StepState;
 
 struct Boom : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -246,4 +231,4 @@ TEST_F(ErrorTest, AProfileChangesNothingAndIsAFile) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -22,7 +22,7 @@ class FaultTest : public RuntimeTest, public ::testing::WithParamInterface<Fault
   // captured steps make.
   static int stride(int quick) { return reprise::testing::test_scale(1) > 1 ? 1 : quick; }
 
-  static constexpr int kOfFitting = 3, kOfCapture = 7, kOfReplay = 41;
+  static constexpr int kOfFitting = 5, kOfCapture = 11, kOfReplay = 41;
 
   int64_t failures_ = 0;
 };
@@ -142,25 +142,26 @@ TEST_P(FaultTest, ReplayingAStep) {
     const StepState state(subject.stages, subject.inputs);
     step.step(subject.inputs);  // warm
     for (const bool accumulates : {false, true}) {
+      auto prepare = [&] {
+        state.restore();
+        if (accumulates) step.step(subject.inputs);
+      };
+      prepare();
+      Bits expected;
+      {
+        const at::Tensor loss = step.step(subject.inputs);
+        expected = bits_now(subject.stages, subject.inputs, loss);
+      }
+      prepare();
+      CapturedStep replayed = captured(step);
+      const Baseline plain = baseline(replayed.graph());
+      const PlanResult tight = plan(
+          replayed.graph(), {.budget = replayed.graph().fixed, .time_limit = Nanos(100'000'000)});
       for (const Served served : {Served::kHeap, Served::kRecorded, Served::kArena}) {
         SCOPED_TRACE(fmt::format("{}{}, memory {}", subject.name,
                                  accumulates ? ", added to gradients" : "",
                                  static_cast<int>(served)));
-        auto prepare = [&] {
-          state.restore();
-          if (accumulates) step.step(subject.inputs);
-        };
         prepare();
-        Bits expected;
-        {
-          const at::Tensor loss = step.step(subject.inputs);
-          expected = bits_now(subject.stages, subject.inputs, loss);
-        }
-        prepare();
-        CapturedStep replayed = captured(step);
-        const Baseline plain = baseline(replayed.graph());
-        const PlanResult tight = plan(
-            replayed.graph(), {.budget = replayed.graph().fixed, .time_limit = Nanos(100'000'000)});
         const StepPlanOptions options{
             .budget = Bytes((plain.peak.count() + tight.smallest_budget->count()) / 2),
             .time_limit = Nanos(100'000'000),

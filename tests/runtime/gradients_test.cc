@@ -4,28 +4,12 @@
 
 #include "fixture.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::bits_now;
-using testing::CountedStages;
-using testing::dense;
-using testing::dense_stages;
-using testing::difference;
-using testing::drop_gradients;
-using testing::expect_same_steps;
-using testing::largest_budget;
-using testing::layer;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::quick;
-using testing::smallest_budget;
-using testing::StepState;
-using testing::without_options;
 
-using GradientTest = testing::RuntimeTest;
+using GradientTest = RuntimeTest;
 
 TEST_F(GradientTest, GradientsAccumulateOverThreeBackwardPasses) {
   const std::vector<Stage> plain = dense_stages(6);
@@ -39,12 +23,12 @@ TEST_F(GradientTest, GradientsAccumulateOverThreeBackwardPasses) {
     for (int k = 0; k < 3; ++k) backward();
     Bits bits = bits_now(plain, {rows_});
     // The same holds for gradients that are zero instead of absent.
-    for (const at::Tensor& p : testing::parameters_of(plain)) p.mutable_grad().zero_();
+    for (const at::Tensor& p : parameters_of(plain)) p.mutable_grad().zero_();
     backward();
     for (auto& [name, bytes] : bits_now(plain, {rows_})) bits["zeroed " + name] = bytes;
     return bits;
   };
-  const Bits expected = accumulate([&](const Tensors& x) { return testing::run_plain(plain, x); });
+  const Bits expected = accumulate([&](const Tensors& x) { return run_plain(plain, x); });
   state.restore();
   auto remat = reprise::runtime::remat(counted.stages, {rows_},
                                        {.loss = mean_square, .measure = without_options()});
@@ -104,7 +88,7 @@ TEST_F(GradientTest, TheInputsGradientAndAWhollyFrozenModel) {
 TEST_F(GradientTest, GradientsFlowToWhatMadeTheInput) {
   const std::vector<Stage> stages = dense_stages(6);
   const at::Tensor leaf = at::randn({256, 64}).set_requires_grad(true);
-  mean_square(testing::run_plain(stages, {leaf * 2})).backward();
+  mean_square(run_plain(stages, {leaf * 2})).backward();
   const Bits expected = bits_now(stages, {leaf});
   drop_gradients(stages, {leaf});
   auto remat =
@@ -131,7 +115,7 @@ TEST_F(GradientTest, HooksFireOnceWithTheFullGradient) {
   auto remat = reprise::runtime::remat(stages, {x}, {.loss = mean_square, .measure = quick()});
   remat->set_budget(smallest_budget(*remat));
 
-  std::vector<at::Tensor> watched = testing::parameters_of(stages);
+  std::vector<at::Tensor> watched = parameters_of(stages);
   watched.push_back(x);
   std::vector<int> before(watched.size()), after(watched.size());
   for (size_t i = 0; i < watched.size(); ++i) {
@@ -156,4 +140,4 @@ TEST_F(GradientTest, HooksFireOnceWithTheFullGradient) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -5,7 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using internal::chain::GradientBook;
 using internal::chain::prepare;
@@ -17,18 +17,6 @@ using internal::chain::SavedForm;
 namespace {
 
 namespace nn = torch::nn;
-using testing::conv;
-using testing::ConvNormActivation;
-using testing::difference;
-using testing::KeepLessTest;
-using testing::kImages;
-using testing::kRebuild;
-using testing::kSmaller;
-using testing::live;
-using testing::mean_square;
-using testing::quick;
-using testing::stage_of;
-using testing::StageRun;
 
 TEST_F(KeepLessTest, ActivationsBehindABatchNormAreMadeAgainFromItsInput) {
   auto net = std::make_shared<ConvNormActivation>();
@@ -312,4 +300,4 @@ TEST_F(KeepLessTest, OptionsAreOfferedAndSwitched) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

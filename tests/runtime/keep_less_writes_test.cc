@@ -3,21 +3,14 @@
 #include "keep_less.h"
 #include "runtime/device/backward_queue.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using internal::chain::PreparedModel;
 using internal::device::drain_backward_queue;
 
 namespace {
 
-using testing::ConvNormActivation;
-using testing::kImages;
-using testing::kRebuild;
-using testing::mean_square;
-using testing::quick;
-using testing::stage_of;
-
-class KeepLessWritesTest : public testing::KeepLessTest {};
+class KeepLessWritesTest : public KeepLessTest {};
 
 // Writes without history leave the tensor's node in place. So nothing is made again from what the
 // node made.
@@ -112,4 +105,4 @@ TEST_F(KeepLessWritesTest, AnInputThatIsWrittenToIsNotReadAgain) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -9,7 +9,7 @@
 #include "runtime/chain/measure.h"
 #include "small_models.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using internal::chain::ChainStep;
 using internal::chain::measure;
@@ -21,19 +21,12 @@ using training::Model;
 
 namespace {
 
-using testing::Bits;
-using testing::bits_now;
-using testing::difference;
-using testing::live;
-using testing::quick;
-using testing::StepState;
-
 // Runs the second half of a step when the gradient of its output arrives.
-struct Half final : torch::autograd::Node {
+struct HalfNode final : torch::autograd::Node {
   ChainStep& step;
   Tensors result;
 
-  explicit Half(ChainStep& s) : step(s) {}
+  explicit HalfNode(ChainStep& s) : step(s) {}
   std::string name() const override { return "Half"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     result = step.backward(std::move(gradients));
@@ -42,18 +35,18 @@ struct Half final : torch::autograd::Node {
 };
 
 // Every stage is kept in the same way, if it has that option. The planner is not asked.
-class EveryModelKeepsLess : public testing::RuntimeTest,
+class EveryModelKeepsLess : public RuntimeTest,
                             public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
-  const Model model = make_model(testing::small_config(GetParam()));
+  const Model model = make_model(small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const at::Tensor target = model.sample_target();
   const Loss loss = [&](const Tensors& y) { return model.loss(y.at(0), target); };
   const StepState state(model.stages, inputs);
-  testing::plain_step(model.stages, inputs, loss);  // warm up
+  plain_step(model.stages, inputs, loss);  // warm up
   state.restore();
-  testing::plain_step(model.stages, inputs, loss);
+  plain_step(model.stages, inputs, loss);
   const Bits plain = bits_now(model.stages, inputs);
   state.restore();
 
@@ -84,7 +77,7 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
     const int64_t level = (forced.fixed + forced.input.bytes).count(), start = live();
     reset_peak(c10::kCPU);
     ChainStep step(planned, {inputs});
-    auto half = make_node<Half>(step);
+    auto half = make_node<HalfNode>(step);
     const auto forward = [&] {
       Tensors outputs = step.forward();
       torch::autograd::set_history(outputs[0], half.pointer);
@@ -103,8 +96,8 @@ TEST_P(EveryModelKeepsLess, SameBitsAndPredictedBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Zoo, EveryModelKeepsLess,
-                         ::testing::ValuesIn(testing::tested_models()),
+                         ::testing::ValuesIn(tested_models()),
                          [](const auto& param) { return param.param; });
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

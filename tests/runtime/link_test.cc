@@ -8,12 +8,15 @@
 #include <chrono>
 
 #include "fixture.h"
+#include "oracle/plan_laws.h"
 #include "reprise/check/explain.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
 #include "reprise/runtime/capture.h"
 #include "runtime/graph/link_search.h"
 #include "slow_link.h"
+#include "support/random_copies.h"
+#include "support/scale.h"
 
 namespace reprise::runtime {
 namespace {
@@ -201,6 +204,40 @@ TEST(SumsOnALink, AMachineOfMemoriesAndALinkComesApartAgain) {
   EXPECT_EQ(with_link(machine, link), machine);
   EXPECT_EQ(without_link(machine), memories);
   EXPECT_EQ(with_link({}, link), link);
+}
+
+// Plain training moves values at random moments, also those that are summed.
+TEST(SumsOnALink, EveryAccountAgrees) {
+  std::mt19937_64 random(17);
+  reprise::testing::Tight tight;
+  reprise::testing::Judged judged;
+  int64_t sums = 0, copies = 0;
+  for (int number = 0; number < reprise::testing::test_scale(200); ++number) {
+    const StepProgram program = some_layers(2 + static_cast<int>(random() % 5),
+                                            Nanos(static_cast<int64_t>(random() % 60)));
+    const Graph& graph = program.lowered.graph;
+    const Machine memories = reprise::testing::random_machine(random, {.most_memories = 2});
+    const Machine machine = with_link(memories, program.link);
+    const std::vector<Action> moved = reprise::testing::with_random_copies(
+        random, graph, memories, with_frees(graph, plain_runs(graph)));
+    const std::vector<Action> actions =
+        with_sums(program.lowered, graph, program.step.buckets, moved, machine);
+    SCOPED_TRACE(fmt::format("plan {} on {}", number, to_json(machine)));
+    const Timeline timeline = simulate(graph, actions, machine);
+    const Plan plan = reprise::testing::claimed(graph, machine, actions);
+    reprise::testing::expect_accounts_agree(graph, machine, plan, timeline,
+                                            explain(graph, plan, machine));
+    reprise::testing::expect_bytes_for_any_durations(graph, machine, actions, random, tight);
+    reprise::testing::expect_damaged_is_refused_or_holds(graph, machine, actions, random, judged);
+    if (HasFailure()) return;
+    const auto count = std::count_if(actions.begin(), actions.end(), is_sum);
+    sums += count;
+    copies += static_cast<int64_t>(timeline.transfers.size());
+  }
+  EXPECT_GT(sums, 1000);
+  EXPECT_GT(copies, sums);
+  EXPECT_GT(tight.first, 100);
+  EXPECT_GT(judged.refused, 50);
 }
 
 // A sum writes its bucket until it is over. So the bucket moves behind the wait for the sum, and copies

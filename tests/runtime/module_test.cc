@@ -8,38 +8,24 @@
 #include "reprise/runtime/measure.h"
 #include "reprise/runtime/sequential.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::bits_now;
-using testing::conv;
-using testing::difference;
-using testing::drop_gradients;
-using testing::layer;
-using testing::live;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::planned_runs;
-using testing::planned_step;
-using testing::quick;
-using testing::smallest_budget;
-using testing::StepState;
-using ModuleTest = testing::RuntimeTest;
+using ModuleTest = RuntimeTest;
 
 // A Sequential inside a Sequential must have a forward of its own, because LibTorch stores no
 // other. It is one stage, because only that forward knows what it does.
-struct ResidualImpl : nn::SequentialImpl {
+struct InnerResidualImpl : nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   at::Tensor forward(const at::Tensor& x) { return x + SequentialImpl::forward(x); }
 };
-TORCH_MODULE(Residual);
+TORCH_MODULE(InnerResidual);
 
 nn::Sequential nested_model() {
   return nn::Sequential(conv(3), nn::BatchNorm2d(8), nn::ReLU(nn::ReLUOptions(true)),
-                        nn::Dropout(0.2), Residual(conv(8), nn::BatchNorm2d(8), nn::Tanh()),
-                        Residual(conv(8), nn::Dropout(0.2)), nn::MaxPool2d(2), nn::Flatten(),
+                        nn::Dropout(0.2), InnerResidual(conv(8), nn::BatchNorm2d(8), nn::Tanh()),
+                        InnerResidual(conv(8), nn::Dropout(0.2)), nn::MaxPool2d(2), nn::Flatten(),
                         nn::Linear(8 * 8 * 8, 10));
 }
 
@@ -247,4 +233,4 @@ TEST_F(ModuleTest, PlanningDoesNotHoldTheSample) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

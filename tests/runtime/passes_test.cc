@@ -8,7 +8,7 @@
 #include "fixture.h"
 #include "reprise/model/lower.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using internal::chain::Pass;
 using internal::chain::Passes;
@@ -18,20 +18,6 @@ using internal::chain::PreparedModel;
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::bits_now;
-using testing::dense;
-using testing::dense_stages;
-using testing::difference;
-using testing::drop_gradients;
-using testing::expect_same_steps;
-using testing::largest_budget;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::planned_step;
-using testing::quick;
-using testing::smallest_budget;
-using testing::StepState;
 
 // Makes a chain of three stages, each kept in two ways.
 Chain three_stages() {
@@ -152,7 +138,7 @@ std::vector<Stage> with_probes(const std::vector<Stage>& stages, std::vector<int
   return result;
 }
 
-class PassTest : public testing::RuntimeTest {
+class PassTest : public RuntimeTest {
  protected:
   // Returns how many passes the backwards of the planned steps took.
   static size_t count(const std::vector<int>& notes) {
@@ -287,12 +273,12 @@ TEST_F(PassTest, AStageThatFailsInThePassLeavesAllAsItWas) {
   const StepState state(stages, {rows_});
   plain_steps(stages, {rows_}, mean_square, 1);
   state.restore();
-  const testing::Bits expected = plain_steps(stages, {rows_}, mean_square, 1)[0];
+  const Bits expected = plain_steps(stages, {rows_}, mean_square, 1)[0];
   state.restore();
   auto model = reprise::runtime::remat(stages, {rows_}, {.loss = mean_square, .measure = quick()});
   model->set_budget(largest_budget(*model));
-  const testing::Bits before = bits_now(stages, {rows_});
-  const int64_t level = testing::live();
+  const Bits before = bits_now(stages, {rows_});
+  const int64_t level = live();
   fails = true;
   EXPECT_THROW(planned_step(*model, stages, {rows_}, mean_square), std::runtime_error);
   EXPECT_EQ(difference(before, bits_now(stages, {rows_})), "");
@@ -300,8 +286,8 @@ TEST_F(PassTest, AStageThatFailsInThePassLeavesAllAsItWas) {
   EXPECT_EQ(difference(expected, planned_step(*model, stages, {rows_}, mean_square)), "");
   EXPECT_EQ(model->last_step().predicted_peak, model->last_step().measured_peak);
   state.restore();
-  EXPECT_EQ(testing::live(), level);
+  EXPECT_EQ(live(), level);
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -8,24 +8,13 @@
 #include "reprise/check/verify.h"
 #include "reprise/io/json.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::bits_now;
-using testing::conv;
-using testing::conv_stages;
-using testing::dense;
-using testing::dense_stages;
-using testing::difference;
-using testing::drop_gradients;
-using testing::layer;
-using testing::quick;
-using testing::StepState;
 
-// A Case is a model of branches, and what the tests compare of it.
-struct Case {
+// A JoinCase is a model of branches, and what the tests compare of it.
+struct JoinCase {
   std::vector<StageBranch> branches;
   std::vector<Tensors> inputs;
   Loss loss;
@@ -47,10 +36,10 @@ struct Case {
   Tensors run_plain() const {
     Tensors outputs;
     for (size_t b = 0; b < branches.size(); ++b) {
-      const Tensors own = testing::run_plain(branches[b].stages, inputs[b]);
+      const Tensors own = run_plain(branches[b].stages, inputs[b]);
       outputs.insert(outputs.end(), own.begin(), own.end());
     }
-    return testing::run_plain(tail, outputs);
+    return run_plain(tail, outputs);
   }
   template <class Forward>
   Bits step(const Forward& forward) const {
@@ -93,7 +82,7 @@ int forward_runs(const RematJoin& model) {
 // Checks the promise at the smallest budget, at that of plain training, and at budgets between them.
 // Returns at how many of them the backwards of the branches run in another order than plain
 // training's.
-int expect_same_steps(const Case& wanted, const MeasureOptions& measure = quick()) {
+int expect_same_steps(const JoinCase& wanted, const MeasureOptions& measure = quick()) {
   int reordered = 0;
   constexpr int kSteps = 2;
   const std::vector<Stage> stages = wanted.stages();
@@ -141,7 +130,7 @@ int expect_same_steps(const Case& wanted, const MeasureOptions& measure = quick(
   return reordered;
 }
 
-class RematJoinTest : public testing::RuntimeTest {};
+class RematJoinTest : public RuntimeTest {};
 
 std::vector<Stage> named(std::vector<Stage> stages, const std::string& prefix) {
   for (Stage& stage : stages) stage.name = prefix + stage.name;
@@ -190,7 +179,7 @@ TEST_F(RematJoinTest, ATailIsPartOfTheLoss) {
   Stage again = left[1];
   again.name = "tied";
   const Loss loss = [](const Tensors& y) { return y.at(0).square().mean(); };
-  const Case wanted{.branches = {{"left", left}, {"right", right}},
+  const JoinCase wanted{.branches = {{"left", left}, {"right", right}},
                     .inputs = {{rows_}, {at::randn({256, 64})}},
                     .loss = loss,
                     .tail = {meet, layer("norm", nn::BatchNorm1d(64)), again}};
@@ -216,7 +205,7 @@ TEST_F(RematJoinTest, BranchesMayBeGivenOneGradient) {
 
 TEST_F(RematJoinTest, OutputsThatAreHeldCount) {
   const std::vector<Stage> tower = dense_stages(4);
-  const Case wanted{
+  const JoinCase wanted{
       .branches = {{"left", tower}, {"right", named(conv_stages(), "c")}},
       .inputs = {{at::randn({8, 64})}, {images_}},
       .loss = [](const Tensors& y) { return y.at(0).square().mean() + y.at(1).square().mean(); }};
@@ -239,7 +228,7 @@ TEST_F(RematJoinTest, ABudgetErrorInAStepLeavesAllAsItWas) {
   const Stage meet{"head", head.ptr(), [head](const Tensors& y) mutable {
                      return Tensors{head->forward(at::cat({y.at(0), y.at(1)}, 1)), y.at(0)};
                    }};
-  const Case two{.branches = {{"left", tower}, {"right", tower}},
+  const JoinCase two{.branches = {{"left", tower}, {"right", tower}},
                  .inputs = {{images_}, {at::randn({8, 3, 16, 16})}},
                  .loss = contrast,
                  .tail = {meet}};
@@ -298,7 +287,7 @@ TEST_F(RematJoinTest, MistakesAreNamed) {
 
 TEST_F(RematJoinTest, WithoutGradientsTheStagesJustRun) {
   const std::vector<Stage> tower = dense_stages(2);
-  const Case wanted{.branches = {{"left", tower}, {"right", tower}},
+  const JoinCase wanted{.branches = {{"left", tower}, {"right", tower}},
                     .inputs = {{rows_}, {at::randn({256, 64})}},
                     .loss = contrast};
   RematJoin model(wanted.branches, {}, {.loss = contrast});
@@ -312,4 +301,4 @@ TEST_F(RematJoinTest, WithoutGradientsTheStagesJustRun) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

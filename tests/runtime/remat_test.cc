@@ -14,15 +14,12 @@
 #include "small_models.h"
 #include "training/zoo.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using training::make_model;
 using training::Model;
 
 namespace {
-
-using testing::StepResult;
-using testing::StepState;
 
 Loss loss_of(const Model& model, const at::Tensor& target) {
   return [loss = model.loss, target](const Tensors& y) { return loss(y.at(0), target); };
@@ -37,7 +34,7 @@ StepResult run_planned_step(Remat& remat, const std::vector<Stage>& stages, cons
                             const Loss& loss) {
   at::Tensor value = loss(remat.forward(inputs));
   value.backward();
-  return testing::snapshot(stages, inputs, value);
+  return snapshot(stages, inputs, value);
 }
 
 class EveryModel : public ::testing::TestWithParam<std::string> {};
@@ -45,16 +42,16 @@ class EveryModel : public ::testing::TestWithParam<std::string> {};
 TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
   install_cpu_allocator();
   at::manual_seed(7);
-  const Model model = make_model(testing::small_config(GetParam()));
+  const Model model = make_model(small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const at::Tensor target = model.sample_target();
   const Loss loss = loss_of(model, target);
   const StepState state(model.stages, inputs);
-  testing::plain_step(model.stages, inputs, loss);  // warm up
+  plain_step(model.stages, inputs, loss);  // warm up
   state.restore();
   int64_t plain_peak = 0;
   const int64_t plain_level = memory_count(c10::kCPU).live;
-  const StepResult plain = testing::plain_step(model.stages, inputs, loss, &plain_peak);
+  const StepResult plain = plain_step(model.stages, inputs, loss, &plain_peak);
   state.restore();
 
   auto remat = reprise::runtime::remat(model.stages, inputs, {.loss = loss, .measure = measure_once()});
@@ -73,7 +70,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
     remat->set_budget(Bytes(budget));
     state.restore();
     const StepResult planned = run_planned_step(*remat, model.stages, inputs, loss);
-    EXPECT_EQ(testing::difference(plain, planned), "");
+    EXPECT_EQ(difference(plain, planned), "");
     const StepReport report = remat->last_step();
     EXPECT_EQ(report.predicted_peak.count(), report.measured_peak.count());
     EXPECT_LE(report.measured_peak.count(), budget);
@@ -83,7 +80,7 @@ TEST_P(EveryModel, SameBitsAndPredictedBytesAtFiveBudgets) {
 TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   install_cpu_allocator();
   at::manual_seed(7);
-  const Model model = make_model(testing::small_config(GetParam()));
+  const Model model = make_model(small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const Loss loss = loss_of(model, model.sample_target());
   // The plan's budget is right; the limit is set behind its back, when the first stage runs.
@@ -94,16 +91,16 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
     return inner(x);
   };
   const StepState state(stages, inputs);
-  const StepResult plain = testing::plain_step(stages, inputs, loss);
+  const StepResult plain = plain_step(stages, inputs, loss);
   state.restore();
-  const StepResult before = testing::snapshot(stages, inputs, {});
+  const StepResult before = snapshot(stages, inputs, {});
 
   auto remat = reprise::runtime::remat(stages, inputs, {.loss = loss, .measure = measure_once()});
   const Frontier curve = frontier(remat->chain(), {.schedule_class = kScheduleClass});
   for (size_t k : {size_t{0}, curve.points.size() / 2, curve.points.size() - 1}) {
     remat->set_budget(curve.points[k].budget);
     state.restore();
-    EXPECT_EQ(testing::difference(plain, run_planned_step(*remat, stages, inputs, loss)), "");
+    EXPECT_EQ(difference(plain, run_planned_step(*remat, stages, inputs, loss)), "");
     const int64_t peak = remat->last_step().measured_peak.count();
     EXPECT_EQ(peak, curve.points[k].budget.count());
 
@@ -114,9 +111,9 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
     limit = 0;
     EXPECT_EQ(cpu_limit(), std::nullopt);
     EXPECT_EQ(memory_count(c10::kCPU).live, live) << "something of the failed step is still held";
-    EXPECT_EQ(testing::difference(before, testing::snapshot(stages, inputs, {})), "");
+    EXPECT_EQ(difference(before, snapshot(stages, inputs, {})), "");
     state.restore();
-    EXPECT_EQ(testing::difference(plain, run_planned_step(*remat, stages, inputs, loss)), "");
+    EXPECT_EQ(difference(plain, run_planned_step(*remat, stages, inputs, loss)), "");
   }
 }
 
@@ -125,7 +122,7 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
 TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   install_cpu_allocator();
   at::manual_seed(7);
-  const Model model = make_model(testing::small_config(GetParam()));
+  const Model model = make_model(small_config(GetParam()));
   const Tensors inputs{model.sample_input()};
   const Loss loss = loss_of(model, model.sample_target());
   MeasureOptions measure = measure_once();
@@ -142,8 +139,8 @@ TEST_P(EveryModel, AnOutputThatTheCallerStillHoldsIsPlannedFor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Zoo, EveryModel, ::testing::ValuesIn(testing::tested_models()),
+INSTANTIATE_TEST_SUITE_P(Zoo, EveryModel, ::testing::ValuesIn(tested_models()),
                          [](const auto& param) { return param.param; });
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -5,30 +5,12 @@
 #include "fixture.h"
 #include "runtime/device/tensor_bytes.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using internal::device::storage_bytes;
 namespace {
 
-using testing::Bits;
-using testing::bits_now;
-using testing::conv_stages;
-using testing::CountedStages;
-using testing::dense_stages;
-using testing::difference;
-using testing::drop_gradients;
-using testing::largest_budget;
-using testing::live;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::planned_runs;
-using testing::planned_step;
-using testing::quick;
-using testing::smallest_budget;
-using testing::StepState;
-using testing::without_options;
-
-using SeveralSteps = testing::RuntimeTest;
+using SeveralSteps = RuntimeTest;
 
 TEST_F(SeveralSteps, TwoForwardPassesBeforeTheirBackwardPassesInEitherOrder) {
   const std::vector<Stage> plain = conv_stages();
@@ -50,14 +32,14 @@ TEST_F(SeveralSteps, TwoForwardPassesBeforeTheirBackwardPassesInEitherOrder) {
                                        {.loss = mean_square, .measure = without_options()});
   // With this budget, the first step may keep everything, and the second one just fits beside it.
   const int64_t level = (remat->chain().fixed + remat->chain().input.bytes).count();
-  const int64_t gradients = storage_bytes(testing::parameters_of(plain)) + 256;  // and two losses
+  const int64_t gradients = storage_bytes(parameters_of(plain)) + 256;  // and two losses
   remat->set_budget(
       Bytes(largest_budget(*remat).count() + smallest_budget(*remat).count() - level + gradients));
   for (bool swapped : {false, true}) {
     SCOPED_TRACE(swapped);
     state.restore();
     const Bits expected =
-        two([&](const Tensors& x) { return testing::run_plain(plain, x); }, swapped);
+        two([&](const Tensors& x) { return run_plain(plain, x); }, swapped);
     state.restore();
     counted.reset();
     const Bits planned = two([&](const Tensors& x) { return remat->forward(x); }, swapped);
@@ -121,7 +103,7 @@ TEST_F(SeveralSteps, AnotherBatchSizePlansAgainOnce) {
 TEST_F(SeveralSteps, OptimizerStateThatComesLaterPlansAgainOrIsRefusedBeforeAnythingRuns) {
   const std::vector<Stage> plain = dense_stages(6);
   CountedStages counted(plain);
-  std::vector<at::Tensor> parameters = testing::parameters_of(plain);
+  std::vector<at::Tensor> parameters = parameters_of(plain);
   const int64_t weights = 6 * (64 * 64 + 64) * 4;
   const StepState state(plain, {rows_});
   auto remat =
@@ -178,7 +160,7 @@ TEST_F(SeveralSteps, TwoModelsWithTheirOwnBudgetsInterleaved) {
     SCOPED_TRACE(nested);
     const int64_t level = live();
     // A budget covers all live bytes, also those of the other model's step and gradients.
-    const Bytes gradients(storage_bytes(testing::parameters_of(one)));
+    const Bytes gradients(storage_bytes(parameters_of(one)));
     if (nested) {  // the first may keep everything beside which the second one just fits
       const Bytes room =
           smallest_budget(*b) - b->chain().fixed - b->chain().input.bytes + gradients;
@@ -191,8 +173,8 @@ TEST_F(SeveralSteps, TwoModelsWithTheirOwnBudgetsInterleaved) {
     const Bits expected = [&] {
       state_one.restore();
       state_two.restore();
-      return alternate([&] { return testing::run_plain(one, {images_}); },
-                       [&] { return testing::run_plain(two, {rows_}); }, nested);
+      return alternate([&] { return run_plain(one, {images_}); },
+                       [&] { return run_plain(two, {rows_}); }, nested);
     }();
     state_one.restore();
     state_two.restore();
@@ -210,4 +192,4 @@ TEST_F(SeveralSteps, TwoModelsWithTheirOwnBudgetsInterleaved) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

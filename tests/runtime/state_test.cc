@@ -8,7 +8,7 @@
 #include "runtime/device/tensor_bytes.h"
 #include "training/zoo.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using internal::device::storage_bytes;
 
@@ -18,27 +18,8 @@ using training::Model;
 namespace {
 
 namespace nn = torch::nn;
-using testing::Bits;
-using testing::bits_now;
-using testing::conv;
-using testing::conv_stages;
-using testing::CountedStages;
-using testing::dense_stages;
-using testing::difference;
-using testing::expect_same_steps;
-using testing::largest_budget;
-using testing::layer;
-using testing::live;
-using testing::mean_square;
-using testing::plain_steps;
-using testing::planned_runs;
-using testing::planned_step;
-using testing::quick;
-using testing::smallest_budget;
-using testing::StepState;
-using testing::without_options;
 
-using StateTest = testing::RuntimeTest;
+using StateTest = RuntimeTest;
 
 TEST_F(StateTest, DropoutAndBatchNormOverSeveralSteps) {
   expect_same_steps(conv_stages(), {images_});
@@ -47,7 +28,7 @@ TEST_F(StateTest, DropoutAndBatchNormOverSeveralSteps) {
 TEST_F(StateTest, ParametersAreBitwiseEqualAfterFiveStepsOfMomentum) {
   const std::vector<Stage> plain = conv_stages();
   CountedStages counted(plain);
-  std::vector<at::Tensor> parameters = testing::parameters_of(plain);
+  std::vector<at::Tensor> parameters = parameters_of(plain);
   std::vector<at::Tensor> initial;
   for (const at::Tensor& p : parameters) initial.push_back(p.detach().clone());
   const StepState state(plain, {images_});
@@ -66,7 +47,7 @@ TEST_F(StateTest, ParametersAreBitwiseEqualAfterFiveStepsOfMomentum) {
     for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(initial[i]);
     return last;
   };
-  const Bits expected = train([&](const Tensors& x) { return testing::run_plain(plain, x); });
+  const Bits expected = train([&](const Tensors& x) { return run_plain(plain, x); });
 
   auto remat = reprise::runtime::remat(counted.stages, {images_},
                                        {.loss = mean_square, .measure = without_options()});
@@ -156,7 +137,7 @@ TEST_F(StateTest, TheBytesOfAResNet50ThatTheDocumentNames) {
   const Model model = make_model({.model = "resnet50", .input = {2, 3, 32, 32}});
   const int64_t before = live();
   auto remat = reprise::runtime::remat(model.stages, {model.sample_input()}, {.measure = quick()});
-  EXPECT_EQ(storage_bytes(testing::buffers_of(model.stages)), 215'872);
+  EXPECT_EQ(storage_bytes(buffers_of(model.stages)), 215'872);
   EXPECT_EQ(live() - before, 257'088);
 }
 
@@ -187,11 +168,11 @@ TEST_F(StateTest, WhatCodeWritesIntoBuffersBetweenForwardAndBackwardStays) {
   auto step = [&](const std::function<Tensors(const Tensors&)>& forward) {
     at::Tensor loss = mean_square(forward({images_}));
     // Autograd also saves statistics, and would refuse a change that counts as a new version.
-    for (const at::Tensor& buffer : testing::buffers_of(plain)) buffer.variable_data().add_(1);
+    for (const at::Tensor& buffer : buffers_of(plain)) buffer.variable_data().add_(1);
     loss.backward();
     return bits_now(plain, {images_}, loss);
   };
-  const Bits expected = step([&](const Tensors& x) { return testing::run_plain(plain, x); });
+  const Bits expected = step([&](const Tensors& x) { return run_plain(plain, x); });
   state.restore();
   CountedStages counted(plain);
   auto remat =
@@ -233,7 +214,7 @@ TEST_F(StateTest, WithoutGradientsNothingIsPlannedAndOutputsAreEqual) {
   at::Tensor expected, no_grad_output;
   {
     at::NoGradGuard no_grad;
-    expected = testing::run_plain(plain, {images_})[0];
+    expected = run_plain(plain, {images_})[0];
     state.restore();
     no_grad_output = model.forward(images_);
   }
@@ -270,7 +251,7 @@ TEST_F(StateTest, AutocastIsReplayedWhenBackwardRunsOutsideIt) {
   };
   const Bits full = plain_steps(plain, {images_}, mean_square, 1)[0];
   state.restore();
-  const Bits expected = step([&](const Tensors& x) { return testing::run_plain(plain, x); });
+  const Bits expected = step([&](const Tensors& x) { return run_plain(plain, x); });
   ASSERT_NE(difference(full, expected), "") << "autocast changed nothing";
   state.restore();
   Remat remat(counted.stages, {.loss = mean_square, .measure = quick()});
@@ -295,4 +276,4 @@ TEST_F(StateTest, AutocastIsReplayedWhenBackwardRunsOutsideIt) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -11,7 +11,7 @@
 #include "reprise/model/errors.h"
 #include "small_models.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::testing {
 
 using training::make_model;
 using training::Model;
@@ -20,7 +20,6 @@ using training::ModelConfig;
 namespace {
 
 using at::Tensor;
-using testing::small_config;
 
 // Counts every parameter once, however many stages share it.
 std::vector<Tensor> parameters(const Model& model) {
@@ -149,7 +148,7 @@ TEST_P(Zoo, RefusesShapesOfAnotherRankAndEmptyOnes) {
   EXPECT_THROW(make_model(config), InputError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Zoo, ::testing::ValuesIn(testing::tested_models()),
+INSTANTIATE_TEST_SUITE_P(Models, Zoo, ::testing::ValuesIn(tested_models()),
                          [](const auto& instance) { return instance.param; });
 
 TEST(ZooCounts, AreThePublishedOnes) {
@@ -304,4 +303,4 @@ TEST(ZooErrors, TheSmallestSizesDoWork) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::testing

@@ -1,4 +1,4 @@
-// Helps tests that ask planners about many random chains.
+// Helps tests that ask planners about many random chains, or on machines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,6 +17,15 @@ inline PlanOptions with(const std::string& planner, Bytes budget) {
   PlanOptions options;
   options.planner = planner;
   options.budget = budget;
+  return options;
+}
+
+// Asks for a plan on a machine, of a search that no clock ends.
+inline PlanOptions on(const Machine& machine, Bytes budget, const std::string& planner = "") {
+  PlanOptions options = with(planner, budget);
+  options.machine = machine;
+  options.threads = 1;
+  options.time_limit = kNoTimeLimit;
   return options;
 }
 

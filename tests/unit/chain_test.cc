@@ -5,10 +5,8 @@
 #include "reprise/model/errors.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::example_chain;
 
 TEST(ChainModel, BoundariesAreTheInputAndTheOutputsOfTheStages) {
   Chain chain = example_chain();
@@ -58,4 +56,4 @@ TEST(ChainModel, ExactnessIsPrintedAsInFiles) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -10,16 +10,8 @@
 #include "support/example_chain.h"
 #include "support/naive_check.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::claimed_plan;
-using testing::example_chain;
-using testing::make_variant;
-using testing::release;
-using testing::run;
-using testing::two_op_graph;
 
 TEST(Explain, HoldersAtThePeakAreSortedAndSumToIt) {
   const Graph graph = lower(example_chain());
@@ -200,4 +192,4 @@ TEST(Explain, PlansThatCannotRunAreInputErrors) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

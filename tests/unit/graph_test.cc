@@ -4,13 +4,8 @@
 
 #include "support/build_graph.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::add_value;
-using testing::make_variant;
-using testing::two_op_graph;
 
 TEST(GraphModel, AWellFormedGraphIsAccepted) { EXPECT_NO_THROW(validate(two_op_graph())); }
 
@@ -66,4 +61,4 @@ TEST(GraphModel, NamesArePrintedAsInFiles) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -12,13 +12,8 @@
 #include "support/build_graph.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::example_chain;
-using testing::release;
-using testing::run;
-using testing::two_op_graph;
 
 class RecordingBackend final : public Backend {
  public:
@@ -125,4 +120,4 @@ TEST(Bookkeeping, ARunOnWhatIsNotThereIsAnInternalError) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

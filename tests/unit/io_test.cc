@@ -15,16 +15,10 @@
 #include "support/example_chain.h"
 #include "support/io_text.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::example_chain;
-using testing::kChainText;
-using testing::kGraphText;
-using testing::kOwnedGraphText;
-using testing::kPlanText;
-using testing::replaced;
 
 // Each test has a folder of its own.
 class TemporaryFolder {
@@ -390,4 +384,4 @@ TEST(ExampleChains, AreRead) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

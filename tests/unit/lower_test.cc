@@ -8,10 +8,8 @@
 
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::example_chain;
 
 std::vector<std::string> names(const Graph& graph, const std::vector<ValueIndex>& values) {
   std::vector<std::string> result;
@@ -156,4 +154,4 @@ TEST(Lower, TheIndexFindsEverythingByPosition) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

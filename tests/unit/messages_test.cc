@@ -100,10 +100,14 @@ TEST(Messages, VerifyNamesEveryFault) {
   EXPECT_EQ(message_faults(message()), Kinds{});
   EXPECT_EQ(message_faults(without_ends({7})), Kinds{});  // The other end has waited.
   EXPECT_TRUE(finds(without_ends({5, 7}), ViolationKind::kUnderWay));
+  std::vector<Action> actions = moved(7, 4);
+  EXPECT_EQ(message_faults(actions), Kinds{});
+  actions.erase(actions.begin() + 6);  // The sender has waited, but what reads the value has not.
+  EXPECT_TRUE(finds(actions, ViolationKind::kUnderWay));
   EXPECT_TRUE(finds(without_ends({0}), ViolationKind::kNotLive));
   EXPECT_TRUE(finds(without_ends({3}), kUnmatched));
   EXPECT_TRUE(finds(moved(5, 3), kUnmatched));  // a wait that no channel can end
-  std::vector<Action> actions = message();
+  actions = message();
   actions.insert(actions.begin() + 4, actions[3]);
   EXPECT_EQ(message_faults(actions).back(), kUnmatched);  // the second send has no room
   actions = message();

@@ -6,16 +6,8 @@
 #include "support/build_graph.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::add_value;
-using testing::example_chain;
-using testing::make_variant;
-using testing::release;
-using testing::run;
-using testing::two_op_graph;
 
 TEST(WithFrees, AValueIsFreedRightAfterItsLastReadInOrderOfIndex) {
   Graph graph;
@@ -160,4 +152,4 @@ TEST(PlainRuns, TerminationsArePrintedAsInFiles) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -12,12 +12,8 @@
 #include "reprise/model/errors.h"
 #include "support/build_graph.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::add_value;
-using testing::make_variant;
 
 constexpr const char* kText = R"({"format": "reprise.power", "version": 1,
  "static_mw": 20000, "dynamic_mw": 45000, "copy_pj_per_byte": 60,
@@ -127,4 +123,4 @@ TEST(Power, AmountsForPeople) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -14,10 +14,8 @@
 #include "support/build_graph.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::example_chain;
 
 ReportInput input_of(const Chain& chain, const std::string& budget = "100%") {
   const PlanResult result = plan(chain, {.budget = budget});
@@ -157,23 +155,23 @@ TEST(ReportHtml, StaysSmallForManyOperations) {
   constexpr int kForward = 5000;
   Graph graph;
   graph.name = "long";
-  std::vector<ValueIndex> values = {testing::add_value(graph, "x", 64, ValueKind::kInput)};
+  std::vector<ValueIndex> values = {add_value(graph, "x", 64, ValueKind::kInput)};
   for (int i = 0; i < kForward; ++i) {
     values.push_back(
-        testing::add_value(graph, "block" + std::to_string(i) + ".out", 64 * (1 + i % 5)));
-    testing::add_op(
+        add_value(graph, "block" + std::to_string(i) + ".out", 64 * (1 + i % 5)));
+    add_op(
         graph, "block" + std::to_string(i),
-        {testing::make_variant(1000 + i % 77, {values[values.size() - 2]}, {values.back()})});
+        {make_variant(1000 + i % 77, {values[values.size() - 2]}, {values.back()})});
   }
-  ValueIndex gradient = testing::add_value(graph, "g", 64, ValueKind::kGradient);
-  testing::add_op(graph, "loss", {testing::make_variant(5, {values.back()}, {gradient})},
+  ValueIndex gradient = add_value(graph, "g", 64, ValueKind::kGradient);
+  add_op(graph, "loss", {make_variant(5, {values.back()}, {gradient})},
                   Phase::kLoss);
   for (int i = kForward; i-- > 0;) {
     const ValueIndex next =
-        testing::add_value(graph, "g" + std::to_string(i), 64, ValueKind::kGradient);
-    testing::add_op(
+        add_value(graph, "g" + std::to_string(i), 64, ValueKind::kGradient);
+    add_op(
         graph, "back" + std::to_string(i),
-        {testing::make_variant(2000, {gradient, values[static_cast<size_t>(i)]}, {next}, 64)},
+        {make_variant(2000, {gradient, values[static_cast<size_t>(i)]}, {next}, 64)},
         Phase::kBackward);
     gradient = next;
   }
@@ -313,4 +311,4 @@ TEST(ChromeTrace, HasATrackForEachChannel) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -15,10 +15,8 @@
 #include "reprise/report/text.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::example_chain;
 
 Explanation many_holders() {
   Explanation explanation;
@@ -253,4 +251,4 @@ TEST(ResultJson, Parses) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -5,12 +5,10 @@
 #include "reprise/model/runlog.h"
 #include "support/io_text.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
 
-using testing::kRunLogText;
-
-Plan small_plan() { return parse_plan(testing::kPlanText); }
+Plan small_plan() { return parse_plan(kPlanText); }
 
 TEST(RunLog, IsReadAsWritten) {
   const RunLog log = parse_run_log(kRunLogText);
@@ -92,4 +90,4 @@ TEST(SameProblem, ComparesHashesWhereBothHaveOne) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

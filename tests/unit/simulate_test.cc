@@ -7,16 +7,8 @@
 #include "support/build_graph.h"
 #include "support/example_chain.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::add_value;
-using testing::example_chain;
-using testing::make_variant;
-using testing::release;
-using testing::run;
-using testing::two_op_graph;
 
 std::string pointer_of_error(const Graph& graph, const std::vector<Action>& actions) {
   try {
@@ -151,4 +143,4 @@ TEST(Simulate, BindLooksUpPositions) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

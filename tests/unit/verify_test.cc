@@ -13,17 +13,8 @@
 #include "support/example_chain.h"
 #include "support/naive_check.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
-
-using testing::add_op;
-using testing::add_value;
-using testing::claimed_plan;
-using testing::example_chain;
-using testing::make_variant;
-using testing::release;
-using testing::run;
-using testing::two_op_graph;
 
 constexpr Bytes kPlenty(1'000'000);
 
@@ -346,4 +337,4 @@ TEST(Verify, EveryKindHasAName) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -92,7 +92,7 @@ struct Explanation {
   std::vector<Recomputed> recomputed;  // The op with the most extra time stands first.
   Nanos recomputed_time;
   std::vector<AlternativeUse> alternatives;  // in the order of their kinds
-  Baseline baseline;
+  Baseline baseline;  // nothing where an op of plain training cannot run on the first device
   std::vector<Moved> moved = {};          // The value that the runs wait for longest stands first.
   std::vector<ChannelUse> channels = {};  // of the machine, in its order
   std::vector<DeviceUse> devices = {};    // in the order of the machine; empty if it has only one

@@ -29,7 +29,7 @@
 //
 // Tests:
 //   oracle/levels_test.cc: against every plan with copies of small chains; bounds below the optimum
-//   oracle/copies_test.cc: time and bytes of plans with copies, for any durations
+//   oracle/accounts_test.cc: time and bytes of plans with copies, for any durations
 //   property/levels_test.cc: never slower than recomputing alone or moving alone; capacities
 // clang-format on
 #include "plan/chain/planner.h"
