@@ -67,17 +67,15 @@ std::optional<Candidate> moving_alone(const Graph& graph, const Machine& machine
   const internal::schedule::ScheduleModel model(graph);
   const internal::search::ScheduleMoves changes(model);
   const internal::place::Carrier carrier(graph, machine);
-  const SearchControl control({}, "test");
   const Workbench bench{model,
                         changes,
                         carrier,
                         movable_intervals(model, true),
                         movable_intervals(model, false),
                         budget.count(),
-                        1,
-                        control};
+                        1};
   const auto candidate = evaluate(bench, {model.lean(), lanes_for_long_gaps(bench)});
-  return candidate && bench.fits(*candidate) ? candidate : std::nullopt;
+  return candidate && candidate->cost.fits() ? candidate : std::nullopt;
 }
 
 TEST(GraphLevels, NeverSlowerThanRecomputingOrMovingAndPlansHold) {

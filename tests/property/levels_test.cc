@@ -130,16 +130,16 @@ TEST(Levels, NotMuchSlowerThanPlannersOfTheLiterature) {
 // others are kept.
 internal::levels::Choices fates(size_t stages, size_t size, size_t before, size_t moved,
                                 size_t behind) {
-  internal::levels::Choices choices = internal::levels::keep_everything(stages);
+  internal::levels::Choices choices(stages);
   for (size_t k = 0; k < stages; ++k) {
     const size_t group = k / size;
     if (group >= before + moved + behind) continue;
     if (group >= before && group < before + moved) {
-      choices.saved_lane[k] = choices.input_lane[k] = 0;
+      choices[k].saved_lane = choices[k].input_lane = 0;
       continue;
     }
-    choices.option[k] = internal::levels::kSwept;
-    choices.cut[k] = k % size == 0 ? 1 : 0;
+    choices[k].option = internal::levels::kSwept;
+    choices[k].cut = k % size == 0 ? 1 : 0;
   }
   return choices;
 }

@@ -92,6 +92,26 @@ ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
   if (classify(model, share)) list_cells(model);
 }
 
+// A segment is equal to an earlier one if that is so without its last stage, and for that stage.
+ChainCells::ChainCells(const ChainModel& model, size_t longest)
+    : longest_(std::max<size_t>(1, longest)), dropping_(Dropping::kNothing), shared_(true) {
+  const std::vector<int32_t> stages = stage_classes(model), boundaries = boundary_classes(model);
+  std::map<std::pair<int32_t, int32_t>, int32_t> known;
+  base_.push_back(0);
+  for (size_t first = 0; first < model.stages; ++first) {
+    row_.push_back(classes_.size());
+    depends_on_pin_.push_back(model.depends_on_pin(first));
+    int32_t shorter = -1 - boundaries[first];
+    for (size_t last = first; last < std::min(model.stages, first + longest_); ++last) {
+      const auto next = static_cast<int32_t>(base_.size() - 1);
+      const auto [found, is_new] = known.try_emplace({shorter, stages[last]}, next);
+      if (is_new) base_.push_back(base_.back() + 2);
+      classes_.push_back(shorter = found->second);
+    }
+  }
+  list_cells(model);
+}
+
 // A segment is equal to an earlier one if it is not longer than the longest common part of the
 // stages from its first one on and from an earlier one on, behind an equal boundary. Returns false
 // if there are too many different segments.
@@ -134,10 +154,13 @@ void ChainCells::list_cells(const ChainModel& model) {
     }
   };
   const auto reads_output = [](const KeepOption& option) { return option.reads_output; };
-  for (size_t first = 0; first <= model.stages; ++first) {
-    const bool pinned = first == 0 || std::any_of(model.options[first - 1].begin(),
-                                                  model.options[first - 1].end(), reads_output);
-    for (size_t last = first; last <= model.stages; ++last) {
+  const size_t end = longest_ > 0 ? model.stages : model.stages + 1;
+  for (size_t first = 0; first < end; ++first) {
+    const bool pinned =
+        longest_ > 0 || first == 0 ||
+        std::any_of(model.options[first - 1].begin(), model.options[first - 1].end(), reads_output);
+    const size_t behind = longest_ > 0 ? std::min(end, first + longest_) : end;
+    for (size_t last = first; last < behind; ++last) {
       if (first > 0) list_both(first, last, false);
       if (pinned) list_both(first, last, true);
     }

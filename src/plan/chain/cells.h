@@ -34,6 +34,9 @@ class ChainCells {
   // share = false keeps equal cells apart. O(L^2) time and memory. If that is too much, complete()
   // is false, and the cells must not be used.
   ChainCells(const ChainModel& model, bool share, Dropping dropping = Dropping::kNothing);
+  // Shares the cells of the segments of at most `longest` stages that end before the loss, pinned
+  // and not. O(L * longest * log) time and memory.
+  ChainCells(const ChainModel& model, size_t longest);
 
   bool complete() const { return !order_.empty(); }
   Dropping dropping() const { return dropping_; }
@@ -58,6 +61,7 @@ class ChainCells {
   void list_cells(const ChainModel& model);
   void sort_by_length(size_t stages);
 
+  size_t longest_ = 0;  // 0: segments may have any length, and the loss
   Dropping dropping_;
   bool shared_ = false;
   std::vector<size_t> row_;  // where row `first` begins in classes_

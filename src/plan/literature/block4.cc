@@ -30,7 +30,6 @@
 // Tests: those of every planner; property/levels_test.cc (never faster than the bound or than `levels`;
 // as good as every combination, each built by hand).
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -48,12 +47,9 @@ namespace reprise::internal::literature {
 
 using levels::Choices;
 using levels::Judge;
-using levels::keep_everything;
 using levels::kSwept;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostInAGroup = 64;           // stages
 constexpr size_t kMostCombinations = 100'000;  // of groups of one size
@@ -67,17 +63,17 @@ struct Integers {
 };
 
 Choices fates_of(const Integers& four, size_t stages) {
-  Choices choices = keep_everything(stages);
+  Choices choices(stages);
   const size_t first_moved = four.before * four.stages;
   const size_t first_after = first_moved + four.moved * four.stages;
   const size_t first_kept = std::min(stages, first_after + four.behind * four.stages);
   for (size_t k = 0; k < first_kept; ++k) {
     if (k >= first_moved && k < first_after) {
-      choices.saved_lane[k] = 0;
-      choices.input_lane[k] = 0;
+      choices[k].saved_lane = 0;
+      choices[k].input_lane = 0;
     } else {
-      choices.option[k] = kSwept;
-      if (k % four.stages == 0) choices.cut[k] = 1;
+      choices[k].option = kSwept;
+      if (k % four.stages == 0) choices[k].cut = 1;
     }
   }
   return choices;
@@ -88,11 +84,9 @@ class Groups {
   explicit Groups(const ChainProblem& problem)
       : stages_(problem.chain.stages.size()),
         longest_(std::min(levels::longest_segment(stages_), kMostInAGroup)),
-        deadline_(Clock::now() +
-                  std::chrono::nanoseconds(
-                      common::part_of(problem.options.time_limit, kBuildShare).count())),
         loss_time_(problem.chain.loss.cost.time.count()),
-        judge_(problem, longest_, "block4") {
+        judge_(problem, longest_, "block4"),
+        control_(judge_.control().part(kBuildShare)) {
     for (const Stage& stage : problem.chain.stages) {
       const StageOption& option = stage.options[0];
       const Nanos time = option.forward.time + option.backward.time;
@@ -102,7 +96,7 @@ class Groups {
   }
 
   Answer run() {
-    judge_.offer(keep_everything(stages_));  // says what a refusal needs, if nothing fits
+    judge_.offer(Choices(stages_));  // says what a refusal needs, if nothing fits
     for (size_t size = longest_; size > 0; --size) search(size);
     return judge_.answer();
   }
@@ -127,7 +121,8 @@ class Groups {
       if (curve.empty()) {
         ++next.impossible;
       } else {
-        const int64_t again = judge_.segments().sweep_time(first, end) + curve.back().cost;
+        const int64_t again = judge_.segments().sweep_time(first, end) +
+                              judge_.segments().time_of(first, end - 1, curve.back().cost);
         next.longer += again - (kept_time_[end] - kept_time_[first]);
       }
       sums.push_back(next);
@@ -163,16 +158,16 @@ class Groups {
   void search(size_t size) {
     for (const Combination& one : combinations(size)) {
       const std::optional<int64_t> best = judge_.best_time();
-      if ((best && one.time >= *best) || Clock::now() > deadline_) return;
+      if ((best && one.time >= *best) || control_.out_of_time()) return;
       judge_.offer(fates_of(one.four, stages_));
     }
   }
 
   const size_t stages_;
   const size_t longest_;  // stages of a group
-  const Clock::time_point deadline_;
   const int64_t loss_time_;
   Judge judge_;
+  const common::SearchControl control_;
   std::vector<int64_t> kept_time_{0};  // [k] = forwards and backwards of the stages before k, kept
   std::vector<int64_t> saved_{0};      // [k] = what the stages before k save
 };

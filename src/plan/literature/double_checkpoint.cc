@@ -23,7 +23,6 @@
 // Tests: those of every planner; property/levels_test.cc (the time of equal stages; never faster
 // than the bound).
 #include <algorithm>
-#include <chrono>
 
 #include "plan/baselines/baselines.h"
 #include "plan/common/search_control.h"
@@ -37,12 +36,9 @@ namespace reprise::internal::literature {
 
 using levels::Choices;
 using levels::Judge;
-using levels::keep_everything;
 using levels::kSwept;
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostStages = 256;  // of a period
 constexpr double kShare = 0.9;       // of the time limit, after which no other period is looked at
@@ -50,12 +46,12 @@ constexpr double kShare = 0.9;       // of the time limit, after which no other 
 // Sweeps all stages and stores every `period`-th activation, which may move. With `keeps_last`, the
 // last block runs forward once.
 Choices every(size_t period, size_t stages, bool keeps_last) {
-  Choices choices = keep_everything(stages);
+  Choices choices(stages);
   const size_t last = (stages - 1) / period * period;  // begin of the last block
   for (size_t k = 0; k < stages; ++k) {
-    if (!keeps_last || k < last) choices.option[k] = kSwept;
-    if (k % period == 0) choices.cut[k] = 1;
-    choices.input_lane[k] = 0;
+    if (!keeps_last || k < last) choices[k].option = kSwept;
+    if (k % period == 0) choices[k].cut = 1;
+    choices[k].input_lane = 0;
   }
   return choices;
 }
@@ -63,15 +59,13 @@ Choices every(size_t period, size_t stages, bool keeps_last) {
 }  // namespace
 
 Answer double_checkpoint_chain(const ChainProblem& problem) {
-  const Clock::time_point deadline =
-      Clock::now() +
-      std::chrono::nanoseconds(common::part_of(problem.options.time_limit, kShare).count());
   const size_t stages = problem.chain.stages.size();
   const size_t longest = std::min(levels::longest_segment(stages), kMostStages);
   // Where nothing can move, there is one level of checkpoints.
   if (place::lanes_of(problem.options.machine).empty()) return baselines::periodic_chain(problem);
   Judge judge(problem, longest, "double_checkpoint");
-  for (size_t period = 1; period <= longest && Clock::now() < deadline; ++period) {
+  const common::SearchControl control = judge.control().part(kShare);
+  for (size_t period = 1; period <= longest && !control.out_of_time(); ++period) {
     for (const bool keeps_last : {true, false}) {
       judge.offer(every(period, stages, keeps_last));
     }

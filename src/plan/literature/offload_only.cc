@@ -15,13 +15,13 @@
 #include "plan/baselines/baselines.h"
 #include "plan/literature/planner.h"
 #include "plan/place/lanes.h"
-#include "plan/place/levels/search.h"
+#include "plan/place/levels/planner.h"
 
 namespace reprise::internal::literature {
 
 Answer offload_only_chain(const ChainProblem& problem) {
   if (place::lanes_of(problem.options.machine).empty()) return baselines::keep_all_chain(problem);
-  return levels::search_fates(problem, levels::Fates::kKeepOrMove);
+  return levels::move_or_keep(problem, "offload_only");
 }
 
 }  // namespace reprise::internal::literature

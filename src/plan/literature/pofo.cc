@@ -44,7 +44,6 @@ namespace reprise::internal::literature {
 
 using levels::Choices;
 using levels::Judge;
-using levels::keep_everything;
 using levels::kSwept;
 using levels::Segments;
 
@@ -100,7 +99,7 @@ class Slots {
       }
       offer_best();
     }
-    judge_.offer(keep_everything(stages()));  // says what a refusal needs, if nothing fits
+    judge_.offer(Choices(stages()));  // says what a refusal needs, if nothing fits
     return judge_.answer();
   }
 
@@ -217,7 +216,8 @@ class Slots {
       const double idle = free - static_cast<double>(step.memory);
       if (idle < 0) continue;
       const double wait_in = moves() ? std::max(0.0, bytes(state.in) - idle) / in_ : 0;
-      const double time = static_cast<double>(step.cost) + wait_in;
+      const int64_t runs = segments.time_of(i, end - 1, step.cost);
+      const double time = static_cast<double>(runs) + wait_in;
       if (best < 0 || time < best) best = time;
     }
     if (best < 0) return;
@@ -262,19 +262,19 @@ class Slots {
   }
 
   Choices choices_of_state(size_t s) const {
-    Choices choices = keep_everything(stages());
+    Choices choices(stages());
     size_t end = stages();
     while (end > 0) {
       const State& state = states_[end][s];
       const size_t begin = state.before;
       const State& before = states_[begin][state.from];
       if (state.swept) {
-        for (size_t k = begin; k < end; ++k) choices.option[k] = kSwept;
-        choices.cut[begin] = 1;
+        for (size_t k = begin; k < end; ++k) choices[k].option = kSwept;
+        choices[begin].cut = 1;
       } else if (before.away) {
-        choices.saved_lane[begin] = 0;
+        choices[begin].saved_lane = 0;
       }
-      if (before.away) choices.input_lane[begin] = 0;
+      if (before.away) choices[begin].input_lane = 0;
       s = state.from;
       end = begin;
     }

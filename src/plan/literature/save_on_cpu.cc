@@ -15,9 +15,9 @@
 
 #include "plan/baselines/baselines.h"
 #include "plan/literature/planner.h"
+#include "plan/graph/bound/with_copies.h"
 #include "plan/place/copies.h"
 #include "plan/place/lanes.h"
-#include "plan/place/levels/bound.h"
 #include "reprise/check/simulate.h"
 #include "reprise/model/lower.h"
 
@@ -91,7 +91,9 @@ Answer save_on_cpu_chain(const ChainProblem& problem) {
   const std::vector<Lane> lanes = place::lanes_of(machine);
   if (lanes.empty()) return baselines::keep_all_chain(problem);
   Answer answer;
-  answer.lower_bound = levels::loss_bound(problem.chain, machine, problem.budget);
+  common::SearchControl control(problem.options, "save_on_cpu");
+  answer.lower_bound =
+      bound::bound_with_copies(problem.graph, problem.budget, machine, control).time;
   answer.actions = moved(problem, lanes.front());
   const Timeline timeline = simulate(problem.graph, answer.actions, machine);
   if (timeline.peak > problem.budget) {

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "plan/common/search_control.h"
 
@@ -26,48 +28,85 @@ class Random {
   std::mt19937_64 draws_;
 };
 
-struct Course {
-  int64_t evaluations = 0;
-  double tolerance = 0;        // at first: by so much a change may cost more; at last by nothing
-  int64_t between_looks = 16;  // at the clock: so many evaluations
+// A Cost orders plans in the making: fewer bytes above what memories hold, then less time, then
+// fewer runs.
+struct Cost {
+  int64_t excess = 0;  // bytes
+  int64_t time = 0;    // nanoseconds
+  int64_t runs = 0;    // where they are counted
+
+  bool fits() const { return excess == 0; }
+  auto operator<=>(const Cost&) const = default;
 };
 
-// Takes a walk from plan to plan, each a change of the one before. A Walk has these members:
+// A Candidate is what a plan is made from, with what the plan costs.
+template <class State>
+struct Candidate {
+  State state;
+  Cost cost;
+
+  bool operator<(const Candidate& other) const { return cost < other.cost; }
+};
+
+// An Effort limits a walk. If the evaluations are done before the time is, equal arguments give
+// equal results.
+struct Effort {
+  int64_t evaluations = 0;        // plans to build
+  double tolerance = 0;           // at first, in units of the walk; at last it is zero
+  int64_t floor = 0;              // a time that no plan beats: the walk ends there
+  uint64_t seed = 0;              // walks with different seeds go different ways
+  bool again = true;              // false: nothing more is made again
+  common::SearchControl control;  // of the time
+  std::function<void()> report;   // is called at each look at the clock; may throw
+};
+
+// Takes a walk from plan to plan, each a change of the one before, and returns the best one of all.
+// Moves have these members:
 //
-//   double cost()                        of the plan
-//   bool done()                          whether nothing is left to find
-//   bool propose()                       changes the plan; false if it is as it was
-//   std::optional<double> judge(limit)   the cost of the changed plan; nothing if it is no plan, or
-//                                        costs more than the limit
-//   void keep()                          stays at the changed plan
-//   void undo()                          goes back to the plan before the change
+//   kBetweenLooks                      so many evaluations lie between two looks at the clock
+//   double unit()                      of the tolerance: a change may cost so much more, in time
+//   double price()                     the time that a byte above the budget counts for
+//   bool propose()                     changes the plan; false if it is as it was
+//   std::optional<Cost> judge(limit)   of the changed plan; nothing if it is no plan, or takes
+//                                      longer than the limit
+//   void keep()                        stays at the changed plan
+//   void undo()                        goes back to the plan before the change
+//   State state()                      the plan
 //
-// The walk ends with the time of `control`. `report` is called at each look at the clock, and may
-// throw. The clock sets the tolerance only where it is ahead of the evaluations by a share of the
-// time. So a walk that ends before its time does not depend on it.
-template <class Walk, class Report>
-void anneal(Walk& walk, const Course& course, const common::SearchControl& control,
-            const Report& report) {
+// The clock sets the tolerance only where it is ahead of the evaluations by a share of the time. So
+// a walk that ends before its time does not depend on it.
+template <class Moves, class State>
+Candidate<State> anneal(Moves& moves, Candidate<State> best, const Effort& effort) {
   constexpr double kHeadStart = 0.1;
+  const double price = moves.price(), tolerance = effort.tolerance * moves.unit();
+  const auto worth = [&](const Cost& cost) {
+    return static_cast<double>(cost.time) + price * static_cast<double>(cost.excess);
+  };
   const auto begin = std::chrono::steady_clock::now();
+  const auto evaluations = static_cast<double>(effort.evaluations);
   double clock = 0;
-  for (int64_t e = 0; e < course.evaluations && !walk.done(); ++e) {
-    if (e % course.between_looks == 0) {
-      if (control.out_of_time()) return;
-      report();
-      clock = (control.share_over(begin) - kHeadStart) / (1 - kHeadStart);
+  Cost cost = best.cost;
+  for (int64_t e = 0; e < effort.evaluations; ++e) {
+    if (best.cost.fits() && best.cost.time <= effort.floor) break;
+    if (e % Moves::kBetweenLooks == 0) {
+      if (effort.control.out_of_time()) break;
+      effort.report();
+      clock = (effort.control.share_over(begin) - kHeadStart) / (1 - kHeadStart);
     }
-    if (!walk.propose()) continue;
-    const double left =
-        1 - std::max(clock, static_cast<double>(e) / static_cast<double>(course.evaluations));
-    const double limit = walk.cost() + course.tolerance * left * left;
-    const std::optional<double> changed = walk.judge(limit);
-    if (changed && *changed <= limit) {
-      walk.keep();
-    } else {
-      walk.undo();
+    if (!moves.propose()) continue;
+    const double left = 1 - std::max(clock, static_cast<double>(e) / evaluations);
+    const double limit = worth(cost) + tolerance * left * left;
+    const std::optional<Cost> changed =
+        moves.judge(static_cast<int64_t>(std::min(limit, 9e18)));
+    if (!changed || worth(*changed) > limit) {
+      moves.undo();
+      continue;
     }
+    moves.keep();
+    cost = *changed;
+    if (cost < best.cost) best = {moves.state(), cost};
   }
+  return best;
 }
 
 }  // namespace reprise::internal::place

@@ -1,12 +1,12 @@
 #include "plan/graph/search/search.h"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <span>
-#include <thread>
 #include <tuple>
 #include <utility>
+
+#include "plan/common/by_level.h"
 
 namespace reprise::internal::search {
 
@@ -59,31 +59,13 @@ GraphSearch::GraphSearch(const ScheduleModel& model, int64_t budget, int threads
       1e-9, moves_.total_rerun_time / static_cast<double>(std::max<int64_t>(1, plain->peak)));
 }
 
-// Calls work(k) for each walker k. A thread takes its walkers one after the other.
+// Calls work(k) for each walker k.
 void GraphSearch::in_parallel(size_t count, const std::function<void(size_t)>& work) {
   const size_t threads = std::min(count, std::max<size_t>(1, threads_));
-  std::vector<std::exception_ptr> failures(threads);
-  const auto share = [&](size_t thread) {
-    try {
-      for (size_t k = thread; k < count; k += threads) work(k);
-    } catch (...) {
-      failures[thread] = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    size_t started = 1;
-    try {
-      for (; started < threads; ++started) others.emplace_back(share, started);
-    } catch (...) {
-      // There are no more threads, or there is no memory for one. Their shares are done here.
-      for (size_t t = started; t < threads; ++t) share(t);
-    }
-    share(0);
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  if (count == 0) return;
+  common::for_each_by_level(
+      {count}, static_cast<int>(threads), [&](int, size_t k) { work(k); },
+      [](size_t) { return true; });
 }
 
 void GraphSearch::collect(const Annealer& walker, bool counts_as_smallest) {

@@ -43,6 +43,7 @@
 #include "plan/place/devices/planner.h"
 #include "plan/place/devices/starts.h"
 #include "plan/place/graph_levels/planner.h"
+#include "plan/place/search.h"
 #include "reprise/check/simulate.h"
 
 namespace reprise::internal::devices {
@@ -53,10 +54,7 @@ namespace {
 
 constexpr double kShareFirst = 0.15;   // of the time, for graph_levels on the first device
 constexpr double kShareOthers = 0.15;  // of the time, for the planner graph on the other devices
-constexpr size_t kFinalists = 3;       // candidates that go on after the first round
-constexpr int64_t kPatience = 4;       // rounds that bring nothing, until the search ends
 constexpr int64_t kEvaluationsForRun = 60, kLeastEvaluations = 800, kMostEvaluations = 60'000;
-constexpr double kTolerances[] = {0.012, 0.04, 0.004};  // of the rounds in turn
 
 // Returns the graph as a device has it by itself: with its variants where an op has any there, and
 // nothing is said of where they run.
@@ -76,12 +74,15 @@ Graph alone_on(const Ground& ground, int32_t device) {
   return graph;
 }
 
-class Search {
+class Devices {
  public:
-  explicit Search(const GraphProblem& problem)
+  explicit Devices(const GraphProblem& problem)
       : problem_(problem),
         control_(problem.options, "devices"),
-        ground_(problem.graph, problem.options.machine, problem.goal().count()) {}
+        ground_(problem.graph, problem.options.machine, problem.goal().count()),
+        search_(control_, [this](Candidate start, const place::Effort& effort) {
+          return improve(ground_, price(), std::move(start), effort);
+        }) {}
 
   Answer run() {
     control_.report(-1);
@@ -95,7 +96,7 @@ class Search {
       offer(by_clusters(ground_));
       offer_other_devices();
       if (alone_.found() && alone_.actions.empty()) offer(named_alike(first_graph_, alone_.runs));
-      improve_all();
+      search_.run(rules());
     }
     return answer();
   }
@@ -148,18 +149,8 @@ class Search {
   void offer(Sequence runs) {
     std::optional<Candidate> start = evaluate(ground_, std::move(runs));
     if (!start) return;
-    consider(*start);
-    std::optional<Candidate> sorted = evaluate(ground_, by_end(ground_, *start));
-    if (sorted) consider(*sorted);
-    pool_.push_back(sorted && is_better(*sorted, *start) ? *std::move(sorted) : *std::move(start));
-  }
-
-  void consider(const Candidate& candidate) {
-    if (!best_ || is_better(candidate, *best_)) best_ = candidate;
-  }
-
-  bool done() const {
-    return control_.out_of_time() || (best_ && best_->excess == 0 && best_->time <= bound_.count());
+    std::optional<Candidate> sorted = evaluate(ground_, by_end(ground_, start->state));
+    search_.add(sorted && *sorted < *start ? *std::move(sorted) : *std::move(start));
   }
 
   // A byte above a capacity costs as much as it costs to compute it, at first.
@@ -169,72 +160,38 @@ class Search {
     return 4 * time / bytes;
   }
 
-  void improve_all() {
+  place::Rules rules() const {
     const auto size = static_cast<int64_t>(problem_.graph.ops.size());
-    const int64_t evaluations =
-        std::clamp(kEvaluationsForRun * size, kLeastEvaluations, kMostEvaluations);
-    uint64_t seed = 1;
-    for (Candidate& candidate : pool_)
-      improve_one(candidate, evaluations / 2, kTolerances[0], seed++);
-    for (int64_t round = 0, idle = 0; idle < kPatience && !done() && !pool_.empty(); ++round) {
-      std::stable_sort(pool_.begin(), pool_.end(), is_better);
-      pool_.resize(std::min(pool_.size(), kFinalists));
-      const Candidate before = pool_.front();
-      for (Candidate& candidate : pool_) {
-        improve_one(candidate, evaluations, kTolerances[round % std::size(kTolerances)], seed++);
-      }
-      // The last one starts again from the best, so that the search goes on where it is good.
-      std::stable_sort(pool_.begin(), pool_.end(), is_better);
-      pool_.back() = pool_.front();
-      idle = is_better(pool_.front(), before) ? 0 : idle + 1;
-    }
-  }
-
-  void improve_one(Candidate& candidate, int64_t evaluations, double tolerance, uint64_t seed) {
-    if (done()) return;
-    candidate = improve(ground_, std::move(candidate),
-                        {.evaluations = evaluations,
-                         .tolerance = tolerance,
-                         .price = price(),
-                         .floor = bound_.count(),
-                         .seed = seed},
-                        control_);
-    consider(candidate);
-  }
-
-  Bytes smallest() const {
-    return alone_.smallest_budget ? std::min(*alone_.smallest_budget, problem_.baseline.peak)
-                                  : problem_.baseline.peak;
-  }
-
-  Nanos time_of(const Answer& answer) const {
-    const std::vector<Action> actions =
-        answer.actions.empty() ? with_frees(first_graph_, answer.runs) : answer.actions;
-    return simulate(first_graph_, actions, problem_.options.machine).time;
+    return {.evaluations = 3 * std::clamp(kEvaluationsForRun * size, kLeastEvaluations,
+                                          kMostEvaluations),
+            .floor = bound_.count(),
+            .moving = 0,
+            .looks = 0.6,
+            .round = 1,
+            .patience = 4,
+            .far_patience = 4,
+            .tolerances = {0.012, 0.04, 0.004}};
   }
 
   Answer answer() {
-    Answer result;
-    result.lower_bound = bound_;
-    result.search_memory = alone_.search_memory;
-    const bool spread = best_ && best_->excess == 0;
-    if (!spread && !alone_.found()) {
-      // Plain training's peak is the smallest budget that is known for certain.
-      result.smallest_budget = smallest();
-      if (blocking_ >= 0) {
-        result.termination = Termination::kInfeasible;
-        result.blocking_op = problem_.graph.ops[blocking_].id;
-      }
-      return result;
+    if (alone_.found() && alone_.actions.empty()) {
+      alone_.actions = with_frees(first_graph_, std::exchange(alone_.runs, {}));
     }
-    if (spread && (!alone_.found() || Nanos(best_->time) < time_of(alone_))) {
-      result.set_found(Nanos(best_->time));
+    const bool alone = alone_.found();
+    const Machine& machine = problem_.options.machine;
+    const Nanos time = alone ? simulate(first_graph_, alone_.actions, machine).time : Nanos(0);
+    Answer result = place::without_moves(std::move(alone_), time, bound_);
+    if (search_.fits() && (!alone || Nanos(search_.best()->cost.time) < time)) {
+      const auto& [best, cost] = *search_.best();
+      result.set_found(Nanos(cost.time));
       result.actions = with_names(
-          ground_.graph, lay_out(ground_, best_->runs, best_->late_frees).actions, ground_.machine);
-    } else {
-      result.set_found(time_of(alone_));
-      result.actions =
-          alone_.actions.empty() ? with_frees(first_graph_, alone_.runs) : alone_.actions;
+          ground_.graph, lay_out(ground_, best.runs, best.late_frees).actions, ground_.machine);
+    } else if (!alone) {
+      // Plain training's peak is the smallest budget that is known for certain.
+      const Bytes plain = problem_.baseline.peak;
+      result.smallest_budget = std::min(plain, result.smallest_budget.value_or(plain));
+      result.termination = blocking_ < 0 ? Termination::kTimeLimit : Termination::kInfeasible;
+      result.blocking_op = blocking_ < 0 ? "" : problem_.graph.ops[blocking_].id;
     }
     return result;
   }
@@ -246,14 +203,13 @@ class Search {
   Answer alone_;
   Nanos bound_;
   OpIndex blocking_ = -1;
-  std::vector<Candidate> pool_;
-  std::optional<Candidate> best_;
+  place::Search<State> search_;
 };
 
 }  // namespace
 
 Answer devices(const GraphProblem& problem) {
-  if (has_devices(problem.options.machine)) return Search(problem).run();
+  if (has_devices(problem.options.machine)) return Devices(problem).run();
   // There is one device: the answer and its bound are those of graph_levels.
   return graph_levels::graph_levels(problem);
 }

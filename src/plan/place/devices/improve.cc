@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "plan/common/graph_facts.h"
-#include "plan/place/anneal.h"
 
 namespace reprise::internal::devices {
 
+using place::Cost;
 using place::Random;
 
 namespace {
@@ -16,61 +16,48 @@ namespace {
 constexpr uint64_t kLongestStretch = 8;  // runs that change together
 constexpr uint64_t kFarthestShift = 12;  // runs that a run passes
 
-// A Walk goes from sequence to sequence.
-class Walk {
+// The changes of sequences.
+class Moves {
  public:
-  Walk(const Ground& ground, Candidate start, const ImproveParams& params)
-      : ground_(ground),
-        params_(params),
-        random_(params.seed),
-        best_(start),
-        now_(std::move(start)) {}
+  static constexpr int64_t kBetweenLooks = 1;
 
-  double cost() const { return cost(now_); }
-  Candidate best() && { return std::move(best_); }
+  Moves(const Ground& ground, double price, const Candidate& start, uint64_t seed)
+      : ground_(ground), price_(price), random_(seed), now_(start), best_(start.cost) {}
 
-  bool done() const { return best_.excess == 0 && best_.time <= params_.floor; }
+  double unit() const { return static_cast<double>(std::max<int64_t>(1, best_.time)); }
+  double price() const { return price_; }
+  const State& state() const { return now_.state; }
 
   bool propose() {
-    late_ = now_.late_frees != (below(16) == 0);
+    late_ = now_.state.late_frees != (below(16) == 0);
     runs_ = changed();
     return true;
   }
 
-  std::optional<double> judge(double /*limit*/) {
+  // Sorts the runs of the best plan so far by their ends. A copy that stands earlier may begin
+  // earlier.
+  std::optional<Cost> judge(int64_t /*limit*/) {
     next_ = evaluate(ground_, std::move(runs_), late_);
     if (!next_) return std::nullopt;
-    return cost(*next_);
+    if (next_->cost < best_) {
+      std::optional<Candidate> sorted = evaluate(ground_, by_end(ground_, next_->state));
+      if (sorted && *sorted < *next_) next_ = std::move(sorted);
+    }
+    return next_->cost;
   }
 
   void keep() {
     now_ = *std::move(next_);
-    if (is_better(now_, best_)) {
-      best_ = now_;
-      sort_best();
-    }
+    best_ = std::min(best_, now_.cost);
   }
 
   void undo() {}
 
  private:
-  double cost(const Candidate& candidate) const {
-    return static_cast<double>(candidate.time) +
-           params_.price * static_cast<double>(candidate.excess);
-  }
   size_t below(size_t n) { return random_.below(n); }
 
-  // Sorts the runs of the best candidate by their ends. A copy that stands earlier may begin
-  // earlier.
-  void sort_best() {
-    std::optional<Candidate> sorted = evaluate(ground_, by_end(ground_, best_));
-    if (!sorted || !is_better(*sorted, best_)) return;
-    best_ = *sorted;
-    now_ = *std::move(sorted);
-  }
-
   Sequence changed() {
-    Sequence runs = now_.runs;
+    Sequence runs = now_.state.runs;
     switch (below(12)) {
       case 0:
       case 1:
@@ -96,7 +83,7 @@ class Walk {
         exchange(runs);
         break;
       default:
-        return by_end(ground_, now_);
+        return by_end(ground_, now_.state);
     }
     return runs;
   }
@@ -179,9 +166,10 @@ class Walk {
   const Op& op_of(const Run& run) const { return ground_.graph.ops[run.op]; }
 
   const Ground& ground_;
-  const ImproveParams params_;
+  const double price_;
   Random random_;
-  Candidate best_, now_;
+  Candidate now_;
+  Cost best_;
   Sequence runs_;  // the changed ones
   bool late_ = false;
   std::optional<Candidate> next_;
@@ -189,16 +177,11 @@ class Walk {
 
 }  // namespace
 
-Candidate improve(const Ground& ground, Candidate start, const ImproveParams& params,
-                  common::SearchControl& control) {
-  if (start.runs.empty()) return start;
-  const auto time = static_cast<double>(std::max<int64_t>(1, start.time));
-  Walk walk(ground, std::move(start), params);
-  place::anneal(
-      walk,
-      {.evaluations = params.evaluations, .tolerance = params.tolerance * time, .between_looks = 1},
-      control, [&] { control.report(-1); });
-  return std::move(walk).best();
+Candidate improve(const Ground& ground, double price, Candidate start,
+                  const place::Effort& effort) {
+  if (start.state.runs.empty()) return start;
+  Moves moves(ground, price, start, effort.seed);
+  return place::anneal(moves, std::move(start), effort);
 }
 
 }  // namespace reprise::internal::devices

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <queue>
-#include <tuple>
 #include <utility>
 
 #include "plan/common/graph_facts.h"
@@ -33,11 +32,7 @@ bool keeps_rules(const Graph& graph, const Sequence& runs) {
 std::optional<Candidate> evaluate(const Ground& ground, const Sequence& runs) {
   std::optional<Candidate> early = evaluate(ground, runs, false);
   std::optional<Candidate> late = evaluate(ground, runs, true);
-  return !early || (late && is_better(*late, *early)) ? late : early;
-}
-
-bool is_better(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.excess, a.time, a.runs.size()) < std::tuple(b.excess, b.time, b.runs.size());
+  return !early || (late && *late < *early) ? late : early;
 }
 
 std::optional<Candidate> evaluate(const Ground& ground, Sequence runs, bool late_frees) {
@@ -45,11 +40,13 @@ std::optional<Candidate> evaluate(const Ground& ground, Sequence runs, bool late
   const Layout layout = lay_out(ground, runs, late_frees);
   if (!layout.possible) return std::nullopt;
   const Timeline timeline = simulate(ground.graph, layout.actions, ground.machine);
-  Candidate candidate{std::move(runs), late_frees, layout.excess, timeline.time.count(), {}};
-  candidate.ends.reserve(layout.positions.size());
+  const auto count = static_cast<int64_t>(runs.size());
+  Candidate candidate{{std::move(runs), late_frees},
+                      {layout.excess, timeline.time.count(), count}};
+  candidate.state.ends.reserve(layout.positions.size());
   for (const size_t position : layout.positions) {
     const TimelineStep& step = timeline.steps[position];
-    candidate.ends.push_back((step.start + step.time).count());
+    candidate.state.ends.push_back((step.start + step.time).count());
   }
   return candidate;
 }
@@ -110,21 +107,21 @@ class Arrows {
 
 }  // namespace
 
-Sequence by_end(const Ground& ground, const Candidate& candidate) {
-  const Arrows arrows(ground, candidate.runs);
+Sequence by_end(const Ground& ground, const State& state) {
+  const Arrows arrows(ground, state.runs);
   std::vector<int> missing = arrows.missing();
   using Entry = std::pair<int64_t, size_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
   for (size_t r = 0; r < missing.size(); ++r) {
-    if (missing[r] == 0) ready.emplace(candidate.ends[r], r);
+    if (missing[r] == 0) ready.emplace(state.ends[r], r);
   }
   Sequence runs;
   while (!ready.empty()) {
     const size_t r = ready.top().second;
     ready.pop();
-    runs.push_back(candidate.runs[r]);
+    runs.push_back(state.runs[r]);
     for (const size_t next : arrows.behind(r)) {
-      if (--missing[next] == 0) ready.emplace(candidate.ends[next], next);
+      if (--missing[next] == 0) ready.emplace(state.ends[next], next);
     }
   }
   return runs;

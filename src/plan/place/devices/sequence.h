@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <vector>
 
+#include "plan/place/anneal.h"
 #include "plan/place/devices/layout.h"
 #include "reprise/check/simulate.h"
 
@@ -13,14 +13,14 @@ namespace reprise::internal::devices {
 
 using Sequence = std::vector<Run>;
 
-// A Candidate is a sequence with what its layout costs.
-struct Candidate {
+// A State is a sequence with how it is laid out.
+struct State {
   Sequence runs;
-  bool late_frees = false;  // how it is laid out
-  int64_t excess = 0;
-  int64_t time = 0;
-  std::vector<int64_t> ends;  // by run: when it is over
+  bool late_frees = false;
+  std::vector<int64_t> ends = {};  // by run: when it is over
 };
+
+using Candidate = place::Candidate<State>;
 
 // Says whether the sequence keeps the rules of plans: ops that run once do so in the graph's order,
 // as do first runs of random ops, and roles are respected. What runs read is not looked at.
@@ -32,12 +32,9 @@ std::optional<Candidate> evaluate(const Ground& ground, Sequence runs, bool late
 // Returns the better layout of the two.
 std::optional<Candidate> evaluate(const Ground& ground, const Sequence& runs);
 
-// Says whether the first candidate is the better answer: within the capacities, or faster.
-bool is_better(const Candidate& a, const Candidate& b);
-
 // Orders the runs by the times at which they are over, as far as they do not depend on each other.
 // A copy begins behind the runs that stand before it at both of its ends. So it should stand before
 // the runs that are over later.
-Sequence by_end(const Ground& ground, const Candidate& candidate);
+Sequence by_end(const Ground& ground, const State& state);
 
 }  // namespace reprise::internal::devices

@@ -29,7 +29,7 @@ class EarliestFinish {
   }
 
   Sequence make() {
-    Candidate list;
+    State list;
     std::vector<char> done(plain_.size(), 0);
     while (list.runs.size() < plain_.size()) {
       size_t next = plain_.size();

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "plan/graph/schedule/ledger.h"
-#include "plan/place/anneal.h"
 
 namespace reprise::internal::graph_levels {
 
+using place::Cost;
 using place::Flow;
 using place::Lane;
 using place::Random;
@@ -28,30 +28,38 @@ constexpr size_t kMostRow = 64;  // ops that are treated alike at once
 // Shares of proposals.
 constexpr double kRows = 0.1, kOps = 0.15, kSecond = 0.3;
 
-// A Walk goes from the fates of a candidate to others.
-class Walk {
+Cost cost_of(const FlowCost& flow, int64_t budget) {
+  return {std::max<int64_t>(0, flow.peak - budget), flow.time};
+}
+
+// The changes of fates.
+class Moves {
  public:
-  Walk(const Workbench& bench, Candidate start, const Effort& effort)
+  static constexpr int64_t kBetweenLooks = 16;
+
+  Moves(const Workbench& bench, const Fates& start, const Effort& effort)
       : bench_(bench),
         model_(bench.model),
         changes_(bench.changes),
-        effort_(effort),
+        again_(effort.again),
         random_(effort.seed),
         ledger_(bench.model),
         flow_(bench.model, bench.carrier),
-        best_(std::move(start)),
-        lanes_(best_.fates.lanes),
-        now_(best_.cost) {}
+        lanes_(start.lanes) {}
 
-  bool start() { return ledger_.assign(best_.fates.schedule); }
-  double mean_time() const {
+  bool start(const Fates& fates) {
+    if (!ledger_.assign(fates.schedule)) return false;
+    ledger_.list(runs_.op_variants, runs_.positions);
+    now_ = flow_.build(runs_, lanes_, bench_.budget);
+    return true;
+  }
+  // The mean time of an op.
+  double unit() const {
     const double ops = static_cast<double>(std::max<size_t>(1, model_.plain().size()));
     return std::max(1.0, static_cast<double>(ledger_.time()) / ops);
   }
-  double cost() const { return worth(now_); }
-  Candidate best() && { return std::move(best_); }
-
-  bool done() const { return bench_.fits(best_) && best_.cost.time <= effort_.floor; }
+  double price() const { return bench_.price; }
+  Fates state() const { return {ledger_.schedule(), lanes_}; }
 
   bool propose() {
     lane_log_.clear();
@@ -59,22 +67,17 @@ class Walk {
     return ledger_.changed() || !lane_log_.empty();
   }
 
-  std::optional<double> judge(double limit) {
-    const auto most = static_cast<int64_t>(std::min(limit, 9e18));
-    if (ledger_.changed() && !ledger_.apply_changes(most)) return std::nullopt;
+  std::optional<Cost> judge(int64_t limit) {
+    if (ledger_.changed() && !ledger_.apply_changes(limit)) return std::nullopt;
     ledger_.list(runs_.op_variants, runs_.positions);
-    next_ = flow_.build(runs_, lanes_, bench_.budget, most);
-    if (next_.time > most) return std::nullopt;
-    return worth(next_);
+    next_ = flow_.build(runs_, lanes_, bench_.budget, limit);
+    if (next_.time > limit) return std::nullopt;
+    return cost_of(next_, bench_.budget);
   }
 
   void keep() {
     ledger_.commit();
     now_ = next_;
-    const auto rank = [&](const FlowCost& c) {
-      return std::pair(std::max<int64_t>(0, c.peak - bench_.budget), c.time);
-    };
-    if (rank(now_) < rank(best_.cost)) best_ = {{ledger_.schedule(), lanes_}, now_};
   }
 
   void undo() {
@@ -86,11 +89,6 @@ class Walk {
 
  private:
   uint64_t below(size_t count) { return random_.below(count); }
-
-  double worth(const FlowCost& cost) const {
-    const auto over = static_cast<double>(std::max<int64_t>(0, cost.peak - bench_.budget));
-    return static_cast<double>(cost.time) + bench_.price * over;
-  }
 
   Keeping keeping(int32_t g) const { return ledger_.schedule().intervals[g]; }
   bool must_keep(int32_t g) const { return model_.intervals()[g].must_keep; }
@@ -107,7 +105,7 @@ class Walk {
   int8_t some_lane() { return static_cast<int8_t>(below(bench_.carrier.lanes().size())); }
 
   void change() {
-    if (!effort_.again) {
+    if (!again_) {
       change_lane();
       while (below(3) == 0) change_lane();
       return;
@@ -292,11 +290,10 @@ class Walk {
   const Workbench& bench_;
   const ScheduleModel& model_;
   const search::ScheduleMoves& changes_;
-  const Effort effort_;
+  const bool again_;
   Random random_;
   ScheduleLedger ledger_;
   Flow flow_;
-  Candidate best_;
   std::vector<int8_t> lanes_;
   FlowCost now_, next_;
   RunList runs_;
@@ -338,24 +335,25 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
   return lanes;
 }
 
-std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
+std::optional<FlowCost> build(const Workbench& bench, const Fates& fates, Flow& flow) {
   ScheduleLedger ledger(bench.model);
   if (!ledger.assign(fates.schedule)) return std::nullopt;
   RunList runs;
   ledger.list(runs.op_variants, runs.positions);
+  return flow.build(runs, fates.lanes, bench.budget);
+}
+
+std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
   Flow flow(bench.model, bench.carrier);
-  const FlowCost cost = flow.build(runs, fates.lanes, bench.budget);
-  return Candidate{std::move(fates), cost};
+  const std::optional<FlowCost> found = build(bench, fates, flow);
+  if (!found) return std::nullopt;
+  return Candidate{std::move(fates), cost_of(*found, bench.budget)};
 }
 
 Candidate improve(const Workbench& bench, Candidate start, const Effort& effort) {
-  Walk walk(bench, std::move(start), effort);
-  if (walk.start()) {
-    const double tolerance = effort.tolerance * walk.mean_time();
-    place::anneal(walk, {.evaluations = effort.evaluations, .tolerance = tolerance},
-                  bench.control.part(effort.share), effort.report);
-  }
-  return std::move(walk).best();
+  Moves moves(bench, start.state, effort);
+  if (!moves.start(start.state)) return start;
+  return place::anneal(moves, std::move(start), effort);
 }
 
 }  // namespace reprise::internal::graph_levels

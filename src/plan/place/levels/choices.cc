@@ -5,30 +5,22 @@
 
 namespace reprise::internal::levels {
 
-Choices keep_everything(size_t stages) {
-  return {.option = std::vector<int32_t>(stages, 0),
-          .cut = std::vector<int32_t>(stages + 1, 0),
-          .saved_lane = std::vector<int32_t>(stages, kStays),
-          .input_lane = std::vector<int32_t>(stages + 1, kStays),
-          .dearer = std::vector<int32_t>(stages, 0)};
-}
-
 Choices choices_of(const Graph& graph, const ChainIndex& index, const std::vector<Run>& runs) {
-  Choices choices = keep_everything(index.stages);
+  Choices choices(index.stages);
   // A boundary is stored if a run behind the loss reads it before any run writes it.
-  std::vector<char> written(index.stages + 1, 0);
+  std::vector<char> written(index.stages, 0);
   bool before_loss = true;
   for (const Run& run : runs) {
     if (run.op == index.loss()) before_loss = false;
     const auto op = static_cast<size_t>(run.op);
     if (before_loss) {
-      choices.option[op] = run.variant == 0 ? kSwept : run.variant - 1;
+      choices[op].option = run.variant == 0 ? kSwept : run.variant - 1;
       continue;
     }
     const Variant& variant = graph.ops[op].variants[run.variant];
-    const auto boundary = [&](ValueIndex v) { return static_cast<size_t>(v) <= index.stages; };
+    const auto boundary = [&](ValueIndex v) { return static_cast<size_t>(v) < index.stages; };
     for (const ValueIndex v : variant.reads) {
-      if (boundary(v) && !written[v]) choices.cut[v] = 1;
+      if (boundary(v) && !written[v]) choices[v].cut = 1;
     }
     for (const ValueIndex v : variant.writes) {
       if (boundary(v)) written[v] = 1;
@@ -51,7 +43,7 @@ Scheduler::Scheduler(const chain::ChainModel& model, const schedule::ScheduleMod
 bool Scheduler::stored(const Choices& choices, size_t k) const {
   if (k == 0) return false;  // x_0 is the caller's.
   const auto option = [&](size_t stage) -> const chain::KeepOption* {
-    const int32_t chosen = choices.option[stage];
+    const int32_t chosen = choices[stage].option;
     return chosen == kSwept ? nullptr : &model_.options[stage][chosen];
   };
   const chain::KeepOption* before = option(k - 1);
@@ -59,7 +51,7 @@ bool Scheduler::stored(const Choices& choices, size_t k) const {
   if (k == model_.stages) return false;
   const chain::KeepOption* here = option(k);
   if (here != nullptr) return here->reads_input;
-  return before != nullptr || choices.cut[k] != 0;
+  return before != nullptr || choices[k].cut != 0;
 }
 
 // A run stands where the next backward does, which it serves.
@@ -89,7 +81,7 @@ std::optional<size_t> Scheduler::step_of(const Choices& choices, const Piece& pi
                        [](int64_t bytes, const chain::CurvePoint& s) { return bytes < s.memory; });
   const auto fit = fitting - curve.begin();
   if (fit == 0) return std::nullopt;
-  return static_cast<size_t>(std::max<int64_t>(0, fit - 1 - choices.dearer[first]));
+  return static_cast<size_t>(std::max<int64_t>(0, fit - 1 - choices[first].dearer));
 }
 
 bool Scheduler::make(const Choices& choices, Schedule& schedule) {
@@ -101,24 +93,24 @@ bool Scheduler::make(const Choices& choices, Schedule& schedule) {
   int64_t held = 0;
   for (size_t i = 0; i < stages;) {
     if (i > 0 && stored(choices, i)) {
-      move(index_.activation(i), choices.input_lane[i], schedule);
-      if (choices.input_lane[i] == kStays) held += model_.x[i];
+      move(index_.activation(i), choices[i].input_lane, schedule);
+      if (choices[i].input_lane == kStays) held += model_.x[i];
     }
-    if (choices.option[i] == kSwept) {
+    if (choices[i].option == kSwept) {
       size_t end = i + 1;
-      while (end < stages && choices.option[end] == kSwept && choices.cut[end] == 0) ++end;
+      while (end < stages && choices[end].option == kSwept && choices[end].cut == 0) ++end;
       if (end - i > segments_.window()) return false;
       // The input counts for itself, wherever it is kept meanwhile.
-      const bool counted = i > 0 && choices.input_lane[i] == kStays;
+      const bool counted = i > 0 && choices[i].input_lane == kStays;
       pieces_.push_back({i, end, held - (counted ? model_.x[i] : 0)});
       for (; i < end; ++i) add({index_.forward(i), 0}, index_.forward(i), schedule);
       continue;
     }
-    const int32_t option = choices.option[i];
+    const int32_t option = choices[i].option;
     pieces_.push_back({i, i + 1, held});
     add({index_.forward(i), option + 1}, index_.forward(i), schedule);
-    move(first_saved_[i] + option, choices.saved_lane[i], schedule);
-    if (choices.saved_lane[i] == kStays) {
+    move(first_saved_[i] + option, choices[i].saved_lane, schedule);
+    if (choices[i].saved_lane == kStays) {
       held += model_.options[i][option].saved;
     }
     ++i;
@@ -126,7 +118,7 @@ bool Scheduler::make(const Choices& choices, Schedule& schedule) {
   add({index_.loss(), 0}, index_.loss(), schedule);
   for (size_t p = pieces_.size(); p-- > 0;) {
     const Piece& piece = pieces_[p];
-    const int32_t option = choices.option[piece.first];
+    const int32_t option = choices[piece.first].option;
     if (option != kSwept) {
       add({index_.backward(piece.first), option}, index_.backward(piece.first), schedule);
       continue;

@@ -27,21 +27,21 @@ inline constexpr int32_t kSwept = -1;
 
 // A stage is kept with an option, or swept: run forward without keeping anything, and run again in
 // the backward. Neighbouring swept stages form a segment, which the backward makes again from the
-// segment's input; a cut at a boundary divides them.
-struct Choices {
-  std::vector<int32_t> option;      // by stage: an option, or kSwept
-  std::vector<int32_t> cut;         // by boundary, between two swept stages
-  std::vector<int32_t> saved_lane;  // by stage: the lane of what it saves, or kStays
-  std::vector<int32_t> input_lane;  // by boundary: the lane of the activation, or kStays
-  // By the first stage of a segment: how many steps less memory than fits its backward uses, which
+// segment's input; a cut before a stage begins another one.
+struct StageChoice {
+  int32_t option = 0;           // or kSwept
+  int32_t cut = 0;              // 1: a segment begins here
+  int32_t saved_lane = kStays;  // the lane of what the stage saves
+  int32_t input_lane = kStays;  // the lane of its input, if that is stored
+  // Of a stage that begins a segment: how many steps less memory than fits its backward uses, which
   // leaves room for values that come back meanwhile.
-  std::vector<int32_t> dearer;
+  int32_t dearer = 0;
 
-  bool operator==(const Choices&) const = default;
+  bool operator==(const StageChoice&) const = default;
 };
 
-// Keeps every stage with its first option; nothing moves.
-Choices keep_everything(size_t stages);
+// By stage. The default keeps every stage with its first option, and moves nothing.
+using Choices = std::vector<StageChoice>;
 
 // Reads the choices off the runs of a persistent schedule: what is kept and stored at its loss.
 Choices choices_of(const Graph& graph, const ChainIndex& index, const std::vector<Run>& runs);

@@ -1,11 +1,13 @@
 #include "plan/place/levels/judge.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "plan/place/levels/bound.h"
+#include "plan/graph/bound/with_copies.h"
 
 namespace reprise::internal::levels {
+
+using place::Cost;
+using place::FlowCost;
 
 Judge::Judge(const ChainProblem& problem, size_t window, const char* planner)
     : problem_(problem),
@@ -14,41 +16,44 @@ Judge::Judge(const ChainProblem& problem, size_t window, const char* planner)
       graph_(problem.graph),
       carrier_(problem.graph, problem.options.machine),
       memory_(problem.budget.count() - model_.fixed - model_.x[0]),
-      bound_(loss_bound(problem.chain, problem.options.machine, problem.budget)),
-      segments_(problem.chain, model_, window, memory_),
+      segments_(problem.chain, model_, window, memory_, control_),
       scheduler_(model_, graph_, segments_, memory_),
-      flow_(graph_, carrier_),
-      bench_{model_, scheduler_, flow_, carrier_.lanes().size(), problem.budget.count(), control_} {
+      flow_(graph_, carrier_) {}
+
+Nanos Judge::bound(double share) {
+  if (!bound_) {
+    common::SearchControl part = control_.part(share);
+    const Machine& machine = carrier_.machine();
+    bound_ = bound::bound_with_copies(problem_.graph, problem_.budget, machine, part).time;
+  }
+  return *bound_;
 }
 
-std::optional<Candidate> Judge::look_at(Choices choices, int64_t limit) {
-  std::optional<Candidate> next = evaluate(bench_, std::move(choices), limit);
-  if (!next || next->cost.peak <= bench_.budget) return next;
-  if (!smallest_ || next->cost.peak < smallest_->cost.peak) smallest_ = std::move(next);
-  return std::nullopt;
-}
-
-void Judge::consider(Candidate candidate) {
-  if (!best_ || candidate.cost.time < best_->cost.time) best_ = std::move(candidate);
+std::optional<Cost> Judge::cost_of(const Choices& choices, int64_t limit) {
+  if (!scheduler_.make(choices, schedule_)) return std::nullopt;
+  const int64_t budget = problem_.budget.count();
+  const FlowCost cost = flow_.build(schedule_.runs, schedule_.lanes, budget, limit, false);
+  if (cost.time > limit) return std::nullopt;
+  return Cost{std::max<int64_t>(0, cost.peak - budget), cost.time};
 }
 
 Answer Judge::answer() {
   Answer answer;
-  answer.lower_bound = bound_;
-  if (!best_) {
-    answer.termination = Termination::kInfeasible;
-    if (smallest_) {
-      const std::vector<int32_t>& runs = smallest_->schedule.runs.op_variants;
-      const size_t at = std::min(static_cast<size_t>(smallest_->cost.at), runs.size() - 1);
-      const OpIndex op = graph_.op_variant(runs[at]).run.op;
-      answer.smallest_budget = Bytes(smallest_->cost.peak);
-      answer.blocking_op = problem_.graph.ops[op].id;
-    }
+  answer.lower_bound = bound();
+  answer.termination = Termination::kInfeasible;
+  if (!best_) return answer;
+  scheduler_.make(best_->state, schedule_);
+  const FlowCost cost =
+      flow_.build(schedule_.runs, schedule_.lanes, problem_.budget.count());
+  if (best_->cost.fits()) {
+    answer.set_found(Nanos(cost.time));
+    answer.actions = flow_.actions();
     return answer;
   }
-  const Schedule& schedule = best_->schedule;
-  answer.set_found(Nanos(flow_.build(schedule.runs, schedule.lanes, bench_.budget).time));
-  answer.actions = flow_.actions();
+  const std::vector<int32_t>& runs = schedule_.runs.op_variants;
+  const size_t at = std::min(static_cast<size_t>(cost.at), runs.size() - 1);
+  answer.smallest_budget = Bytes(cost.peak);
+  answer.blocking_op = problem_.graph.ops[graph_.op_variant(runs[at]).run.op].id;
   return answer;
 }
 

@@ -1,4 +1,5 @@
-// A Judge takes choices one after the other, builds the exact plan of each, and keeps the fastest.
+// A Judge builds the exact plans of choices. Planners that try one after the other have it keep the
+// best.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +11,16 @@
 #include "plan/chain/model.h"
 #include "plan/common/search_control.h"
 #include "plan/graph/schedule/schedule.h"
+#include "plan/place/anneal.h"
 #include "plan/place/flow.h"
 #include "plan/place/lanes.h"
 #include "plan/place/levels/choices.h"
-#include "plan/place/levels/improve.h"
 #include "plan/place/levels/segments.h"
 #include "reprise/plan/planner.h"
 
 namespace reprise::internal::levels {
+
+using Candidate = place::Candidate<Choices>;
 
 class Judge {
  public:
@@ -27,28 +30,31 @@ class Judge {
   // the judge.
   Judge(const ChainProblem& problem, size_t window, const char* planner);
 
+  common::SearchControl& control() { return control_; }
   const chain::ChainModel& model() const { return model_; }
   const place::Carrier& carrier() const { return carrier_; }
   const Segments& segments() const { return segments_; }
-  const Workbench& bench() const { return bench_; }
   // Returns the bytes beyond fixed and x_0.
   int64_t memory() const { return memory_; }
-  // Returns a time that no plan beats.
-  Nanos bound() const { return bound_; }
+  // Returns a time that no plan beats. The first call computes it, in a share of the time that is
+  // left.
+  Nanos bound(double share = 1);
 
-  // Returns the candidate of the choices, if it fits and takes no longer than `limit`. If none fits
-  // in the end, the answer says what the smallest one needs.
-  std::optional<Candidate> look_at(Choices choices, int64_t limit = kNoLimit);
-  // Keeps the candidate, which must fit, if it is the fastest.
-  void consider(Candidate candidate);
+  // Returns the cost of the choices; nothing if the scheduler refuses them, or if they fit and take
+  // longer than `limit`. Where they do not fit, only the excess counts.
+  std::optional<place::Cost> cost_of(const Choices& choices, int64_t limit = kNoLimit);
+  // Keeps the choices if they are the best.
   void offer(Choices choices) {
-    if (auto candidate = look_at(std::move(choices), best_ ? best_->cost.time : kNoLimit)) {
-      consider(*std::move(candidate));
+    if (const auto cost = cost_of(choices, best_time().value_or(kNoLimit))) {
+      consider({std::move(choices), *cost});
     }
+  }
+  void consider(Candidate candidate) {
+    if (!best_ || candidate < *best_) best_ = std::move(candidate);
   }
   // Returns the time of the fastest plan that was offered, if one fits.
   std::optional<int64_t> best_time() const {
-    if (!best_) return {};
+    if (!best_ || !best_->cost.fits()) return {};
     return best_->cost.time;
   }
   // Returns the fastest plan that was offered, with the bound over all plans; or, if none fits, the
@@ -62,13 +68,12 @@ class Judge {
   schedule::ScheduleModel graph_;
   place::Carrier carrier_;
   int64_t memory_;
-  Nanos bound_;
   Segments segments_;
   Scheduler scheduler_;
   place::Flow flow_;
-  Workbench bench_;
+  Schedule schedule_;  // of the last choices
+  std::optional<Nanos> bound_;
   std::optional<Candidate> best_;
-  std::optional<Candidate> smallest_;  // of those that did not fit
 };
 
 }  // namespace reprise::internal::levels

@@ -1,10 +1,13 @@
-// The planner `levels` plans chains on a machine with several memories.
+// These planners plan chains on a machine with several memories. levels.cc says what the search does.
 #pragma once
 
 #include "reprise/plan/planner.h"
 
 namespace reprise::internal::levels {
 
-Answer levels_chain(const ChainProblem& problem);  // levels.cc
+// The planner `levels`: a value stays, moves, or is made again.
+Answer levels_chain(const ChainProblem& problem);
+// The same, but every stage runs forward once. Some memory must have a lane.
+Answer move_or_keep(const ChainProblem& problem, const char* planner);
 
 }  // namespace reprise::internal::levels
