@@ -66,7 +66,8 @@ def names_in(text: str, section: str) -> list[str] | None:
     found = {match.group(1): match.group(2) for match in SECTION.finditer(text)}
     if section not in found:
         return None
-    return re.findall(r"^ {4}(\*{0,2}\w+): ", found[section], re.MULTILINE)
+    rows = re.findall(r"^ {4}(\*{0,2}\w+(?:,\s+\w+)*): ", found[section], re.MULTILINE)
+    return [name for row in rows for name in re.split(r",\s+", row)]
 
 
 def arguments_of(function: Function) -> list[str]:

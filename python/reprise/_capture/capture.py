@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._planning.arguments import Budget, Observer
+from .._planning.arguments import Budget, Observer, options_of
 from .._planning.document import Path
 from .._step.modules import modules_of, with_optimizers
 from .captured_step import CapturedStep
@@ -154,27 +154,8 @@ def capture(
     """
     refuse_astray(step, keywords, {"CapturedStep.plan()": CapturedStep.plan})
     watched = modules_of(step) if modules is None else modules
+    made = {"step": step, "modules": with_optimizers(watched, step)}
+    if outcomes is None:
+        made["outcomes"] = 64 if follow else 4
     kind = FollowedStep if follow else CapturedStep
-    return kind(
-        Request(
-            step=step,
-            modules=with_optimizers(watched, step),
-            on_miss=on_miss,
-            outcomes=(64 if follow else 4) if outcomes is None else outcomes,
-            alternatives=alternatives,
-            optimizer=optimizer,
-            budget=budget,
-            unguarded=tuple(unguarded),
-            lockstep=lockstep,
-            name=name,
-            observer=observer,
-            cache=cache,
-            process_group=process_group,
-            bucket_cap_mb=bucket_cap_mb,
-            shard_optimizer=shard_optimizer,
-            other_devices=tuple(other_devices),
-            share_work=share_work,
-        ),
-        sample,
-        keywords,
-    )
+    return kind(Request.of(options_of(capture, locals()) | made), sample, keywords)

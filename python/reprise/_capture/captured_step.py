@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _core
-from .._planning.arguments import Budget, Observer, plan_options
+from .._planning.arguments import Budget, Observer, native_options, options_of
 from .._planning.document import Path
 from .._planning.explanation import explain
 from .._planning.graph import Graph
 from .._planning.html import fields_html
 from .._planning.measured import Profile, RunLog
 from .._planning.plan import Plan
-from .._planning.problems import text_of
 from .._planning.report import report_html
 from .._planning.result import PlanResult, result_of
 from .._step.far_state import fetch_before_reading, fetch_before_state_dict
@@ -116,34 +115,26 @@ class CapturedStep(RecordedStep):
             >>> result = step.plan(budget="80%", offload="disk:/tmp")
         """
         with telling(self._native):  # The other ranks of a group wait for this one's plan.
-            limit = budget_for(budget, self._device)
-            if isinstance(limit, str):
-                _core.resolve_budget(limit, 1)  # It raises InputError for what is no budget.
-            options = plan_options(
-                budget=limit,
-                planner=planner,
-                time_limit=time_limit,
-                threads=threads,
-                enforce=enforce,
-                arena=arena,
-                device_graph=device_graph,
-                offload=offload,
-                machine=machine,
-                offload_optimizer=offload_optimizer,
-                offload_parameters=offload_parameters,
-                observer=observer or self._request.observer,
-            )
+            options = self._for_runtime(options_of(CapturedStep.plan, locals()))
         self._foreseen.look()
         try:
             result = result_of(self._native.plan(**options))
         finally:
             self._follow_overheads()
-        self._keep_readable(offload_optimizer, offload_parameters)
+        self._keep_readable(options)
         self._plan_options = options | {
             "machine": self._native.machine(),
             "share_of": self._native.shared_peak(),  # A new capture has the same budget.
         }
         return result
+
+    def _for_runtime(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns options of a plan in the form that the runtime takes."""
+        limit = budget_for(options["budget"], self._device)
+        if isinstance(limit, str):
+            _core.resolve_budget(limit, 1)  # It raises InputError for what is no budget.
+        observer = options.get("observer") or self._request.observer
+        return native_options(options | {"budget": limit, "observer": observer})
 
     @in_turn
     def use(
@@ -164,35 +155,23 @@ class CapturedStep(RecordedStep):
         Args:
             plan: A plan for the problem `graph`.
             budget: As for `plan()`. None stands for the plan's own budget.
-            enforce: As for `plan()`.
-            arena: As for `plan()`.
-            device_graph: As for `plan()`.
-            offload: As for `plan()`.
+            enforce, arena, device_graph, offload: As for `plan()`.
             machine: The machine that a plan was made for which moves values.
-            offload_optimizer: As for `plan()`.
-            offload_parameters: As for `plan()`.
+            offload_optimizer, offload_parameters: As for `plan()`.
 
         Raises:
             InputError: The plan is not valid. The message names all violations.
         """
-        limit = plan.budget_bytes if budget is None else budget_for(budget, self._device)
-        self._native.use(
-            plan.to_json(),
-            budget=limit,
-            enforce=enforce,
-            arena=arena,
-            device_graph=device_graph,
-            offload=offload or "",
-            machine=None if machine is None else text_of(machine, "machine")[0],
-            offload_optimizer=offload_optimizer,
-            offload_parameters=offload_parameters,
-        )
-        self._keep_readable(offload_optimizer, offload_parameters)
+        own = plan.budget_bytes if budget is None else budget
+        options = self._for_runtime(options_of(CapturedStep.use, locals()) | {"budget": own})
+        self._native.use(plan.to_json(), **options)
+        self._keep_readable(options)
 
-    def _keep_readable(self, offload_optimizer: bool, offload_parameters: bool) -> None:
-        if offload_optimizer and self._request.optimizer is not None:
+    def _keep_readable(self, options: dict[str, Any]) -> None:
+        """Lets what these options of a plan let leave the device be read between the calls."""
+        if options["offload_optimizer"] and self._request.optimizer is not None:
             fetch_before_reading(self._request.optimizer, self.fetch_optimizer_state)
-        if offload_parameters:
+        if options["offload_parameters"]:
             fetch_before_state_dict(self._modules, self.fetch_parameters)
 
     @in_turn

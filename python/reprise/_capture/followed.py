@@ -10,22 +10,15 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from .. import _core
-from .._planning.arguments import plan_options
 from .._planning.result import PlanResult
-from .._step.foreseen import ForeseenState
 from .._step.interrupt import note_interrupt, obeying_interrupts
-from .._step.memory import budget_for
-from .._step.overhead import Overheads
 from .._step.share import FixedShare, bytes_of, is_share
 from .._step.tree import flatten, without_history
-from .._step.turns import Turns
 from .._torch import _runtime
 from ..errors import InputError
 from .captured_step import CapturedStep
 from .explanation import StepExplanation
 from .host_copies import host_copies
-from .request import Request
 
 
 class FollowedFunction:
@@ -81,26 +74,14 @@ class FollowedStep(CapturedStep):
 
     share: FixedShare | None
 
-    def __init__(
-        self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> None:
-        self._turns = Turns()
-        self._request = request
-        self._modules = request.modules
-        self._differences: list[str] = []
-        self._plan_options: dict[str, Any] | None = None
-        expected = ("it is the first one", "the inputs are others", "the step has other shapes")
-        self._overheads = Overheads(f"the step '{request.name}'", expected)
-        self._foreseen = ForeseenState(
-            self,
-            lambda step: (p for module in step._modules for p in module.parameters()),
-            request.optimizer,
-        )
+    _EXPECTED = ("it is the first one", "the inputs are others", "the step has other shapes")
+
+    def _begin(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.share = None
         self._names_share = False
         self._first_bytes: int | None = None  # of the inputs of the first call
         self._guards: Any = _NoGuards()
-        self._function = FollowedFunction(request.step)
+        self._function = FollowedFunction(self._request.step)
         tensors = self._tensors(arguments, keywords)
         self._device = tensors[0].device
         self._inputs = len(tensors)
@@ -108,7 +89,7 @@ class FollowedStep(CapturedStep):
         self._native = _runtime.CapturedStep(
             weakref.proxy(self._function),
             tensors,
-            **request.options(self._device, self._foreseen),
+            **self._request.options(self._device, self._foreseen),
             modules=self._modules,
             follow=True,
         )
@@ -138,16 +119,9 @@ class FollowedStep(CapturedStep):
         self.share = None
         if self._native.is_recorded():
             return super().plan(**options)
-        limit = budget_for(options.pop("budget", None), self._device)
-        if isinstance(limit, str):
-            _core.resolve_budget(limit, 1)
-        defaults: dict[str, Any] = {
-            "planner": None, "time_limit": 10.0, "threads": 0, "enforce": True, "arena": True,
-            "device_graph": False, "offload": None, "machine": None, "offload_optimizer": False,
-            "offload_parameters": False, "observer": None,
-        }  # fmt: skip
-        self._names_share = is_share(limit)
-        self._native.plan_ahead(**plan_options(budget=limit, **(defaults | options)))
+        options = self._for_runtime({"budget": None} | options)
+        self._names_share = is_share(options["budget"])
+        self._native.plan_ahead(**options)
         return None
 
     def _note_share(self, tensors: list[torch.Tensor]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._planning.arguments import Budget, Observer, plan_options
+from .._planning.arguments import Budget, Observer, native_options, options_of
 from .._planning.document import Path
 from .._planning.result import PlanResult, result_of
 from .._step.memory import budget_for
@@ -47,7 +47,6 @@ class MicroBatchedStep(CapturedStep):
         self,
         numbers: Sequence[int],
         body: Callable[..., Any] | None,
-        budget: Budget,
         plan: dict[str, Any],
         request: Request,
         arguments: tuple[Any, ...],
@@ -55,7 +54,6 @@ class MicroBatchedStep(CapturedStep):
     ) -> None:
         self._numbers = list(numbers)
         self._body = body
-        self._budget = budget
         self._first_plan = plan
         super().__init__(request, arguments, keywords)
 
@@ -68,8 +66,8 @@ class MicroBatchedStep(CapturedStep):
         """Records and plans the step in each number of parts, and keeps the fastest plan."""
         plan = self._plan_options
         if plan is None:
-            budget = budget_for(self._budget, tensors[0].device)
-            plan = plan_options(budget=budget, **self._first_plan)
+            budget = budget_for(self._first_plan["budget"], tensors[0].device)
+            plan = native_options(self._first_plan | {"budget": budget})
         body = None
         if self._body is not None:
             body = RecordedFunction(self._body, recorded.inputs)
@@ -80,7 +78,7 @@ class MicroBatchedStep(CapturedStep):
             part, body, tensors, parts=self._numbers, plan=plan, capture=options
         )
         self.tried = [PartsTried(parts, result_of(result)) for parts, result in tried]
-        self._keep_readable(plan["offload_optimizer"], plan["offload_parameters"])
+        self._keep_readable(plan)
         # If the step is captured again for other inputs, it keeps its number of parts.
         self._numbers = [self.parts]
         if self._plan_options is None:
@@ -152,29 +150,13 @@ def micro_batches(
             number of parts without a budget.
         planner: As for `CapturedStep.plan()`.
         time_limit: As for `CapturedStep.plan()`, for each number of parts.
-        threads: As for `CapturedStep.plan()`.
-        enforce: As for `CapturedStep.plan()`.
-        arena: As for `CapturedStep.plan()`.
-        device_graph: As for `CapturedStep.plan()`.
-        offload: As for `CapturedStep.plan()`.
-        machine: As for `CapturedStep.plan()`.
-        offload_optimizer: As for `CapturedStep.plan()`.
+        threads, enforce, arena, device_graph, offload, machine, offload_optimizer,
         offload_parameters: As for `CapturedStep.plan()`.
-        modules: As for `capture()`.
-        on_miss: As for `capture()`.
-        outcomes: As for `capture()`.
-        alternatives: As for `capture()`.
-        optimizer: As for `capture()`.
-        unguarded: As for `capture()`.
-        lockstep: As for `capture()`.
-        name: As for `capture()`.
-        observer: As for `capture()`.
+        modules, on_miss, outcomes, alternatives, optimizer, unguarded, lockstep, name, observer,
         cache: As for `capture()`.
         process_group: As for `capture()`. The gradients of all parts are added up first, and then
             averaged, as by accumulation with `no_sync()`. `parts` is a single number then.
-        bucket_cap_mb: As for `capture()`.
-        shard_optimizer: As for `capture()`.
-        other_devices: As for `capture()`.
+        bucket_cap_mb, shard_optimizer, other_devices: As for `capture()`.
         share_work: As for `capture()`. `parts` is a single number then.
         **keywords: The keyword arguments that the functions are recorded with.
 
@@ -198,42 +180,8 @@ def micro_batches(
         raise InputError(f"parts= are whole numbers, not {parts!r}")
     if modules is None:
         modules = modules_of(part) + ([] if body is None else modules_of(body))
-    return MicroBatchedStep(
-        parts,
-        body,
-        budget,
-        {
-            "planner": planner,
-            "time_limit": time_limit,
-            "threads": threads,
-            "enforce": enforce,
-            "arena": arena,
-            "device_graph": device_graph,
-            "offload": offload,
-            "machine": machine,
-            "offload_optimizer": offload_optimizer,
-            "offload_parameters": offload_parameters,
-            "observer": observer,
-        },
-        Request(
-            step=part,
-            modules=modules,
-            on_miss=on_miss,
-            outcomes=outcomes,
-            alternatives=alternatives,
-            optimizer=optimizer,
-            budget=None,  # Each number of parts is recorded plain.
-            unguarded=tuple(unguarded),
-            lockstep=lockstep,
-            name=name,
-            observer=observer,
-            cache=cache,
-            process_group=process_group,
-            bucket_cap_mb=bucket_cap_mb,
-            shard_optimizer=shard_optimizer,
-            other_devices=tuple(other_devices),
-            share_work=share_work,
-        ),
-        sample,
-        keywords,
-    )
+    given = options_of(micro_batches, locals())
+    # Each number of parts is recorded plain.
+    recorded = given | {"step": part, "modules": modules, "budget": None}
+    plan = options_of(CapturedStep.plan, given)
+    return MicroBatchedStep(parts, body, plan, Request.of(recorded), sample, keywords)

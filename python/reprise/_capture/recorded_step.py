@@ -35,6 +35,9 @@ class RecordedStep(OfThisProcess):
     recorded again, as the request says.
     """
 
+    # Reasons for work of the runtime that is no news, as `Overheads` takes them.
+    _EXPECTED: tuple[str, ...] = (_FIRST, "plan() was called")
+
     def __init__(
         self, request: Request, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
@@ -44,12 +47,15 @@ class RecordedStep(OfThisProcess):
         self._differences: list[str] = []
         self._missed = ""  # the last difference, whoever has found it
         self._plan_options: dict[str, Any] | None = None
-        self._overheads = Overheads(f"the step '{request.name}'", (_FIRST, "plan() was called"))
+        self._overheads = Overheads(f"the step '{request.name}'", self._EXPECTED)
         self._foreseen = ForeseenState(
             self,
             lambda step: (p for module in step._modules for p in module.parameters()),
             request.optimizer,
         )
+        self._begin(arguments, keywords)
+
+    def _begin(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self._capture(*flatten((arguments, keywords), "the sample"), _FIRST)
 
     def _capture(self, tensors: list[torch.Tensor], tree: Tree, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,8 +44,16 @@ class Request:
     process_group: Any
     bucket_cap_mb: float | None
     shard_optimizer: bool
-    other_devices: Sequence[torch.device | str] = ()
-    share_work: Any = None
+    other_devices: tuple[torch.device | str, ...]
+    share_work: Any
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Request:
+        """Returns the request that a function was given under the names of these fields."""
+        taken = {field.name: given[field.name] for field in dataclasses.fields(cls)}
+        for several in ("unguarded", "other_devices"):
+            taken[several] = tuple(taken[several])
+        return cls(**taken)
 
     def __post_init__(self) -> None:
         check_lockstep(self.lockstep)

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 from .. import _core
-from .._planning.arguments import Observer
+from .._planning.arguments import Observer, native_options, options_of
 from .._planning.curve import Frontier
 from .._planning.plan import Baseline
-from .._planning.planning import search_options
 from .._planning.problems import MachineLike, text_of
 from .._planning.records import decode
 from ..errors import InputError
@@ -38,11 +37,7 @@ def frontier(
         problem: A problem, as for `plan()`; or, with a `sample`, a model, as for `remat()`. A model
             is measured first.
         sample: An input of the model, or a tuple of its inputs.
-        planner: As for `plan()`.
-        schedule_class: As for `plan()`.
-        time_limit: As for `plan()`.
-        threads: As for `plan()`.
-        allow: As for `plan()`.
+        planner, schedule_class, time_limit, threads, allow: As for `plan()`.
         machine: As for `plan()`. Every planner that moves values has a frontier then.
         observer: As for `plan()`.
         loss: The loss of the model, as for `remat()`.
@@ -67,8 +62,9 @@ def frontier(
     elif loss is not None:
         raise InputError("`loss` belongs to a model, which needs a `sample` input")
     text, name = text_of(problem, "problem")
-    options = search_options(planner, schedule_class, time_limit, threads, allow, machine, observer)
-    found, baseline = _core.frontier(text, name, **options)
+    options = options_of(frontier, locals())
+    del options["loss"]
+    found, baseline = _core.frontier(text, name, **native_options(options))
     curve: Frontier = decode(Frontier, json.loads(found))
     object.__setattr__(curve, "baseline", Baseline(*baseline))
     return curve

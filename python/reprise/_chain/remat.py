@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._planning.arguments import Budget, Observer, nanoseconds
+from .._planning.arguments import Budget, Observer, native_options, options_of
 from .._planning.chain import Chain
 from .._planning.document import Path
 from .._planning.measured import Profile, RunLog
-from .._planning.problems import text_of
 from .._planning.report import report_html
 from .._planning.result import PlanResult, result_of
 from .._step.stages import (
@@ -297,19 +296,8 @@ def remat(
         >>> nn.functional.cross_entropy(model(x), y).backward()
     """
     check_model(model)
-    options = {
-        "budget": budget,
-        "loss": loss,
-        "alternatives": alternatives,
-        "planner": planner or "",
-        "time_limit_ns": nanoseconds(time_limit),
-        "enforce": enforce,
-        "output_held": output_held,
-        "offload": offload or "",
-        "machine": None if machine is None else text_of(machine, "machine")[0],
-        "name": name,
-        "observer": observer,
-    }
+    options = native_options(options_of(remat, locals())) | {"observer": observer}
+    del options["module"], options["process_group"]
     planned = Remat(model, module, options, process_group)
     planned.plan_for(*as_arguments(sample))
     return planned

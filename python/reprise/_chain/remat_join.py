@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._planning.arguments import Budget, Observer, nanoseconds
+from .._planning.arguments import Budget, Observer, native_options, options_of
 from .._planning.result import PlanResult, result_of
 from .._step.stages import (
     NamedStages,
@@ -298,16 +298,8 @@ def remat_join(
         check_model(tail)
     elif loss is None:
         raise InputError("branches meet in a loss: give loss=, or give a tail")
-    options = {
-        "budget": budget,
-        "loss": loss,
-        "alternatives": alternatives,
-        "time_limit_ns": nanoseconds(time_limit),
-        "enforce": enforce,
-        "output_held": output_held,
-        "name": name,
-        "observer": observer,
-    }
+    options = native_options(options_of(remat_join, locals())) | {"observer": observer}
+    del options["tail"], options["module"]
     planned = RematJoin(branches, tail, module, options)
     planned.plan_for(*as_arguments(sample))
     return planned

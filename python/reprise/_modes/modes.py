@@ -382,13 +382,8 @@ class ChainStep:
             {
                 "budget": wanted.budget,
                 "loss": None,
-                "alternatives": None,
                 "planner": "chain",
                 "time_limit_ns": nanoseconds(wanted.time_limit),
-                "enforce": True,
-                "output_held": True,
-                "offload": "",
-                "machine": None,
                 "name": wanted.name,
                 "observer": wanted.observer,
             },

@@ -6,12 +6,12 @@ import contextlib
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from .. import _core
-from .._planning.arguments import Budget, nanoseconds
+from .._planning.arguments import Budget, native_options, options_of
 from .._planning.html import fields_html
 from .._step.memory import budget_for
 from .._step.overhead import Overhead, Overheads
@@ -91,28 +91,10 @@ class Online(contextlib.ContextDecorator, OfThisProcess):
     Each `with` block, or each call of a decorated function, is one step.
     """
 
-    def __init__(
-        self,
-        budget: Budget,
-        heuristic: str,
-        smallest: int,
-        plan_after: int,
-        plans: int,
-        time_limit: float | str,
-        planning_share: float,
-        plan_in_background: bool,
-    ) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         self._overheads = Overheads("online mode", ("the same operations",))
-        self._native = _runtime.Online(
-            budget=budget_for(budget, torch.device("cpu")),
-            heuristic=heuristic,
-            smallest=smallest,
-            plan_after=plan_after,
-            plans=plans,
-            time_limit_ns=nanoseconds(time_limit),
-            planning_share=planning_share,
-            plan_in_background=plan_in_background,
-        )
+        budget = budget_for(options["budget"], torch.device("cpu"))
+        self._native = _runtime.Online(**native_options(options | {"budget": budget}))
         # No thread may be left when the interpreter exits, although objects may be left then.
         weakref.finalize(self, self._native.stop_planning)
 
@@ -221,13 +203,4 @@ def online(
         ...     loss.backward()
         >>> evictions = online.report().evictions
     """
-    return Online(
-        budget,
-        heuristic,
-        smallest,
-        plan_after,
-        plans,
-        time_limit,
-        planning_share,
-        plan_in_background,
-    )
+    return Online(options_of(online, locals()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _core
 from ..errors import InputError
-from .problems import MachineLike, machine_text
+from .problems import machine_text
 
 # A budget is a number of bytes, a text such as "8 GiB", a share such as "60%" of plain training's
 # peak, or None for no limit.
@@ -85,33 +86,22 @@ def observe(observer: Observer | None) -> Callable[[str, float, str], None] | No
     return call
 
 
-def plan_options(
-    *,
-    budget: int | str | None,
-    planner: str | None,
-    time_limit: float | str,
-    threads: int,
-    enforce: bool,
-    arena: bool,
-    device_graph: bool,
-    offload: str | None,
-    machine: MachineLike | None,
-    offload_optimizer: bool,
-    offload_parameters: bool,
-    observer: Observer | None,
-) -> dict[str, Any]:
-    """Returns the arguments of `CapturedStep.plan()` in the form that the extension takes."""
-    return {
-        "budget": budget,
-        "planner": planner or "",
-        "time_limit_ns": nanoseconds(time_limit),
-        "threads": threads,
-        "enforce": enforce,
-        "arena": arena,
-        "device_graph": device_graph,
-        "offload": offload or "",
-        "machine": machine_text(machine),
-        "offload_optimizer": offload_optimizer,
-        "offload_parameters": offload_parameters,
-        "observer": observe(observer),
-    }
+def options_of(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keyword-only arguments of a function out of names with values.
+
+    With its `locals()` a function hands its options on without listing them again.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: given[p.name] for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def native_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options in the form that the extensions take."""
+    found = dict(options)
+    if "time_limit" in found:
+        found["time_limit_ns"] = nanoseconds(found.pop("time_limit"))
+    if "machine" in found:
+        found["machine"] = machine_text(found["machine"])
+    if "observer" in found:
+        found["observer"] = observe(found["observer"])
+    return found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from .. import _core
-from .arguments import Budget, Observer, checked_budget, nanoseconds, observe
-from .problems import MachineLike, Problem, machine_text, text_of
+from .arguments import Budget, Observer, checked_budget, native_options, options_of
+from .problems import MachineLike, Problem, text_of
 from .records import decode
 from .result import PlanResult, result_of
 
@@ -57,29 +56,8 @@ def plan(
         True
     """
     text, name = text_of(problem, "problem")
-    options = search_options(planner, schedule_class, time_limit, threads, allow, machine, observer)
-    return result_of(_core.plan(text, name, budget=checked_budget(budget), **options))
-
-
-def search_options(
-    planner: str,
-    schedule_class: str,
-    time_limit: float | str,
-    threads: int,
-    allow: str,
-    machine: MachineLike | None,
-    observer: Observer | None,
-) -> dict[str, Any]:
-    """Returns the keyword arguments that `_core.plan()` and `_core.frontier()` share."""
-    return {
-        "planner": planner,
-        "schedule_class": schedule_class,
-        "time_limit_ns": nanoseconds(time_limit),
-        "threads": threads,
-        "allow": allow,
-        "machine": machine_text(machine),
-        "observer": observe(observer),
-    }
+    options = options_of(plan, locals()) | {"budget": checked_budget(budget)}
+    return result_of(_core.plan(text, name, **native_options(options)))
 
 
 @dataclass(frozen=True)

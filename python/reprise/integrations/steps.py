@@ -90,37 +90,15 @@ class StepsByKind:
         layers: The layers that chain mode runs as a chain, or None to look for them.
     """
 
-    def __init__(
-        self,
-        step: Callable[..., Any],
-        budget: Budget,
-        mode: Mode,
-        modules: Sequence[torch.nn.Module] | None,
-        layers: Sequence[torch.nn.Module] | None,
-        kinds: int,
-        unguarded: Sequence[str],
-        time_limit: float | str,
-        observer: Observer | None,
-    ) -> None:
-        self._modes = order_of(mode)
+    def __init__(self, wanted: Wanted, modes: Sequence[str], kinds: int) -> None:
         if isinstance(kinds, bool) or not isinstance(kinds, int) or kinds < 1:
             raise InputError(f"kinds is a number from 1 on, not {kinds!r}")
         self._turns = Turns()
-        self.step = step
-        self.budget = checked_budget(budget)
-        self.modules = list(modules_of(step) if modules is None else modules)
-        self.layers = None if layers is None else list(layers)
-        self._wanted = Wanted(
-            step,
-            self.budget,
-            self.modules,
-            layers=self.layers,
-            unguarded=tuple(unguarded),
-            time_limit=time_limit,
-            observer=observer,
-        )
+        self._wanted, self._modes = wanted, modes
+        self.step, self.budget = wanted.step, wanted.budget
+        self.modules, self.layers = wanted.modules, wanted.layers
         self._most = kinds
-        name = getattr(step, "__name__", type(step).__name__)
+        name = getattr(self.step, "__name__", type(self.step).__name__)
         self._overheads = Overheads(f"the step '{name}'", ("it is the first",))
         self._share: FixedShare | None = None  # as the first step has made it bytes
         # These are of all kinds, so that they have one budget.
@@ -282,4 +260,13 @@ def by_kind(
         >>> step = by_kind(train, budget="90%")
         >>> loss = step(x, y)
     """
-    return StepsByKind(step, budget, mode, modules, layers, kinds, unguarded, time_limit, observer)
+    wanted = Wanted(
+        step,
+        checked_budget(budget),
+        list(modules_of(step) if modules is None else modules),
+        layers=None if layers is None else list(layers),
+        unguarded=tuple(unguarded),
+        time_limit=time_limit,
+        observer=observer,
+    )
+    return StepsByKind(wanted, order_of(mode), kinds)
