@@ -20,9 +20,8 @@ from torch import nn
 from .._capture.updates import no_updates
 from .._chain.remat import Remat, remat
 from .._planning.arguments import Budget, Observer
-from .._step.before import gradient_of
+from .._step.before import Before
 from .._step.memory import install_cpu_allocator, live_bytes, peak_bytes, reset_peak
-from .._step.python_state import PythonState
 from .._step.report import StepReport
 from .._step.tree import flatten
 from ..errors import BudgetError, InputError
@@ -180,8 +179,6 @@ class LayerStep:
         inside = {id(p) for layer in layers for p in layer.parameters()}
         everything = {id(p): p for module in modules for p in module.parameters()}
         self._outside = [p for i, p in everything.items() if i not in inside and p.requires_grad]
-        buffers = {id(b): b for module in modules for b in module.buffers()}
-        self._buffers = list(buffers.values())
         self._trained = [p for p in everything.values() if p.requires_grad]
         self._options: dict[str, Any] = {
             "budget": budget,
@@ -260,20 +257,11 @@ class LayerStep:
             InputError: The layers are no chain. Gradients, buffers and the random state are as
                 before.
         """
-        python = PythonState([self._step, *self._modules])
-        gradients = [gradient_of(parameter) for parameter in self._trained]
-        state = torch.get_rng_state()
-        buffers = [b.detach().clone() for b in self._buffers]
+        before = self._before()
         try:
             return self(*arguments, **keywords)
         except InputError:
-            python.put_back()
-            torch.set_rng_state(state)
-            with torch.no_grad():
-                for put_back in gradients:
-                    put_back()
-                for buffer, value in zip(self._buffers, buffers, strict=True):
-                    buffer.data.copy_(value)
+            before.put_back()
             raise
 
     def report(self) -> StepReport:
@@ -400,17 +388,16 @@ class LayerStep:
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """Puts the random state, all buffers and the state of Python back after the scope."""
-        python = PythonState([self._step, *self._modules])
-        state = torch.get_rng_state()
-        values = [b.detach().clone() for b in self._buffers]
+        """Puts back after the scope what the step changes in it."""
+        before = self._before()
         try:
             yield
         finally:
-            python.put_back()
-            torch.set_rng_state(state)
-            for buffer, value in zip(self._buffers, values, strict=True):
-                buffer.data.copy_(value)
+            before.put_back()
+
+    def _before(self) -> Before:
+        """Notes all that the step may change. Parameters are not written here."""
+        return Before([self._step], self._modules, [], [], updates=False)
 
     @contextlib.contextmanager
     def _without_outer_gradients(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ def _image(tensor: torch.Tensor) -> PutBack:
     return put_back
 
 
-def gradient_of(leaf: torch.Tensor) -> PutBack:
+def _gradient_of(leaf: torch.Tensor) -> PutBack:
     """Notes the gradient of a leaf. The result puts the tensor back, with its bytes."""
     gradient = leaf.grad
     if gradient is None or gradient.is_sparse:
@@ -154,7 +154,7 @@ class Before:
         leaves = {id(t): t for t in [*parameters, *inputs] if t.is_leaf and t.requires_grad}
         written = [*(parameters if updates else []), *buffers, *inputs]
         dense = {id(t): t for t in written if t.layout == torch.strided}
-        self._gradients = [gradient_of(leaf) for leaf in leaves.values()]
+        self._gradients = [_gradient_of(leaf) for leaf in leaves.values()]
         self._bytes = [_image(tensor) for tensor in dense.values()]
         self._optimizers = [_optimizer(optimizer) for optimizer in optimizers]
         self._schedules = [_schedule(schedule) for schedule in schedules]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._planning.arguments import Budget
+from .._planning.arguments import Budget, options_of
 from .._step.modules import modules_of
 from ..errors import InputError
 from .steps import Mode, StepsReport, by_kind
@@ -96,15 +96,4 @@ def train_step(
     Raises:
         InputError: The accelerator runs several processes, or an argument is wrong.
     """
-    return AcceleratedStep(
-        accelerator,
-        step,
-        {
-            "budget": budget,
-            "mode": mode,
-            "modules": modules,
-            "layers": layers,
-            "kinds": kinds,
-            "time_limit": time_limit,
-        },
-    )
+    return AcceleratedStep(accelerator, step, options_of(train_step, locals()))
