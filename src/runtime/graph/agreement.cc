@@ -14,18 +14,13 @@
 #include "reprise/check/simulate.h"
 #include "reprise/io/json.h"
 #include "reprise/model/errors.h"
-#include "runtime/device/tensor_bytes.h"
 #include "runtime/distributed/shared_plan.h"
-#include "runtime/step/host_reads.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
-using device::shape_text;
 using distributed::plan_of_first;
 using distributed::Ranks;
-using distributed::telling;
-using step::Bucket;
-using step::LeafGradient;
 
 namespace {
 

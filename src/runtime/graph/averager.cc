@@ -10,13 +10,12 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
 using step::Arrival;
 using step::HostRead;
-using step::LeafGradient;
-using step::ReadMiss;
 using step::Share;
 
 namespace {

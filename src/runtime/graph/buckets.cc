@@ -11,33 +11,15 @@
 #include "reprise/model/errors.h"
 #include "runtime/distributed/bucket_layout.h"
 #include "runtime/graph/shards.h"
-#include "runtime/step/host_reads.h"
+#include "runtime/graph/words.h"
 #include "runtime/step/parameter_names.h"
-#include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
 
 using distributed::bucket_layout;
 using distributed::BucketPiece;
-using rewrite::RewrittenStep;
-using step::Argument;
-using step::ArgumentKind;
-using step::Bucket;
-using step::Buckets;
-using step::Call;
-using step::Filling;
-using step::Geometry;
-using step::is_host_read;
-using step::LeafGradient;
-using step::Memory;
 using step::parameter_names;
-using step::Recording;
 using step::StepValue;
-using step::TensorRef;
-using step::Update;
-using step::Updates;
-using step::Work;
-using step::Works;
 
 namespace {
 

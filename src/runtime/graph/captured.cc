@@ -10,16 +10,11 @@
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/link.h"
-#include "runtime/step/tensors.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
 using state::ValueKeeper;
-using step::Call;
-using step::Circumstances;
-using step::External;
-using step::Recording;
-using step::tensor_on;
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include "reprise/model/errors.h"
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/step_state.h"
+#include "runtime/graph/words.h"
 #include "runtime/transfer/choose.h"
 
 namespace reprise::runtime::internal::graph {
@@ -12,7 +13,6 @@ namespace reprise::runtime::internal::graph {
 using distributed::decision_of_first;
 using distributed::first_reason;
 using distributed::SharedDecision;
-using distributed::telling;
 using transfer::AutoMemory;
 using transfer::memory_for_auto;
 using transfer::OpenedMemory;

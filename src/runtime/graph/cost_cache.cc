@@ -13,15 +13,12 @@
 #include "reprise/io/json.h"
 #include "reprise/model/profile.h"
 #include "runtime/device/processor_name.h"
-#include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
 using device::processor_name;
-using device::shape_text;
-using rewrite::RewrittenStep;
 using step::kind_of;
-using step::Work;
 
 namespace {
 

@@ -4,14 +4,10 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "runtime/device/tensor_bytes.h"
+#include "runtime/graph/words.h"
+
 
 namespace reprise::runtime::internal::graph {
-
-using step::Argument;
-using step::TensorRef;
-using step::Work;
-using step::Works;
 
 namespace {
 

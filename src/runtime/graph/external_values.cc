@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/follow_ups.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
 using device::counted_bytes;
-using rewrite::CallVariant;
-using rewrite::RewrittenStep;
-using step::External;
 using step::is_host_number;
 
 Bytes counted_anywhere(int64_t bytes, const RewrittenStep& step) {

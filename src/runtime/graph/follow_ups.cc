@@ -4,24 +4,13 @@
 
 #include <algorithm>
 
-#include "runtime/step/host_reads.h"
+#include "runtime/graph/words.h"
+
 
 namespace reprise::runtime::internal::graph {
 
-using rewrite::CallRealization;
-using rewrite::CallVariant;
-using rewrite::RewrittenStep;
 using step::add_once;
-using step::Argument;
-using step::Bucket;
-using step::Buckets;
-using step::Filling;
-using step::is_host_read;
-using step::Memory;
-using step::TensorRef;
-using step::Update;
 using step::values_written;
-using step::Work;
 
 std::string name_of(const FollowUp& follow_up, const Buckets& buckets) {
   switch (follow_up.kind) {

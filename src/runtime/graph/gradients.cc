@@ -6,17 +6,12 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/miss.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
-using rewrite::RewrittenStep;
 using step::Arrival;
 using step::GradientFlag;
-using step::LeafGradient;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Update;
 
 namespace {
 

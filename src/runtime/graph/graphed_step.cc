@@ -7,16 +7,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/step/host_reads.h"
-#include "runtime/step/tensors.h"
+#include "runtime/graph/words.h"
+
 
 namespace reprise::runtime::internal::graph {
 
 using arena::StepMemory;
-using step::Call;
-using step::External;
-using step::Recording;
-using step::ReplayScope;
 using step::StepValue;
 
 namespace {

@@ -8,32 +8,16 @@
 
 #include "runtime/graph/external_values.h"
 #include "runtime/graph/follow_ups.h"
-#include "runtime/step/host_reads.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
 using rewrite::Alternatives;
-using rewrite::CallRealization;
-using rewrite::CallVariant;
-using rewrite::RewrittenStep;
 using rewrite::VariantName;
 using step::add_once;
-using step::Argument;
-using step::Call;
 using step::externals_of;
-using step::Filling;
-using step::is_host_read;
-using step::LeafGradient;
-using step::Memory;
-using step::Recording;
-using step::sizes_by_values;
-using step::TensorRef;
-using step::Update;
-using step::Updates;
 using step::values_read;
 using step::values_written;
-using step::Work;
-using step::Works;
 
 namespace {
 

@@ -12,33 +12,19 @@
 #include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/arena/block_pool.h"
-#include "runtime/device/stopwatch.h"
 #include "runtime/graph/replay.h"
+#include "runtime/graph/words.h"
 #include "runtime/graph/work_times.h"
-#include "runtime/state/random_state.h"
-#include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
-using device::ProcessorWatch;
-using device::time_run;
-using device::TimedRun;
 using device::wall_clock;
 using online::Needed;
 using online::Unseen;
 using online::Within;
-using rewrite::RewrittenStep;
-using state::RandomScope;
 using state::RandomState;
-using step::copy_from_host;
-using step::copy_to_host;
-using step::HostBytes;
-using step::Recording;
-using step::ReplayScope;
 using step::values_read;
-using step::Work;
-using step::Works;
 
 namespace {
 

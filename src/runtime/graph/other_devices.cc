@@ -15,41 +15,15 @@
 #include "reprise/model/errors.h"
 #include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
-#include "runtime/device/median.h"
-#include "runtime/device/stopwatch.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/replay.h"
-#include "runtime/state/random_state.h"
-#include "runtime/step/host_reads.h"
+#include "runtime/graph/words.h"
 #include "runtime/step/operators.h"
-#include "runtime/step/replay_scope.h"
-#include "runtime/step/storage_bytes.h"
-#include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
 
-using device::median;
-using device::time_run;
-using rewrite::CallVariant;
-using rewrite::RewrittenStep;
-using state::RandomScope;
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::copy_from_host;
-using step::copy_to_host;
-using step::External;
 using step::gives_unwritten_memory;
-using step::HostBytes;
 using step::is_host_number;
-using step::is_host_read;
-using step::Memory;
-using step::Recording;
-using step::ReplayScope;
-using step::sizes_by_values;
-using step::tensor_on;
-using step::TensorRef;
-using step::Work;
 
 namespace {
 

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace reprise::runtime::internal::graph {
+#include "runtime/graph/words.h"
 
-using step::Circumstances;
-using step::ReadMiss;
+namespace reprise::runtime::internal::graph {
 
 std::string Outcome::difference(const Circumstances& now) const {
   std::string text = captured->circumstances.difference(now);

@@ -8,19 +8,11 @@
 
 #include "reprise/model/errors.h"
 #include "runtime/distributed/shard_layout.h"
-#include "runtime/step/tensors.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
-using step::Bucket;
-using step::Buckets;
-using step::Filling;
-using step::Geometry;
-using step::Recording;
 using step::Share;
-using step::tensor_on;
-using step::Update;
-using step::Updates;
 
 namespace {
 

@@ -12,41 +12,16 @@
 #include "reprise/model/errors.h"
 #include "reprise/run/interpreter.h"
 #include "reprise/runtime/allocator.h"
-#include "runtime/device/stopwatch.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/other_devices.h"
 #include "runtime/graph/replay.h"
 #include "runtime/graph/shared_parts.h"
-#include "runtime/state/random_state.h"
-#include "runtime/step/host_reads.h"
-#include "runtime/step/replay_scope.h"
-#include "runtime/step/storage_bytes.h"
-#include "runtime/step/tensors.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
-using device::ProcessorWatch;
-using device::time_run;
-using device::TimedRun;
-using device::typical_time;
 using distributed::Ranks;
-using rewrite::CallRealization;
-using rewrite::CallVariant;
-using rewrite::RewrittenStep;
 using rewrite::VariantName;
-using state::RandomScope;
-using step::Call;
-using step::copy_from_host;
-using step::copy_to_host;
-using step::HostBytes;
-using step::is_host_read;
-using step::Memory;
-using step::Recording;
-using step::ReplayScope;
-using step::sizes_by_values;
-using step::tensor_on;
-using step::TensorRef;
-using step::Work;
 
 namespace {
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
-#include "runtime/device/stopwatch.h"
 #include "runtime/graph/buckets.h"
 #include "runtime/graph/cost_cache.h"
 #include "runtime/graph/estimate_costs.h"
@@ -16,6 +15,7 @@
 #include "runtime/graph/shared_parts.h"
 #include "runtime/graph/shared_work.h"
 #include "runtime/graph/update_costs.h"
+#include "runtime/graph/words.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/modules/module_paths.h"
@@ -30,16 +30,10 @@ using device::wall_clock;
 using modules::with_modules;
 using online::Within;
 using rewrite::find_alternatives;
-using rewrite::RewrittenStep;
-using step::Bucket;
-using step::Buckets;
 using step::find_updates;
 using step::Observation;
 using step::observe_step;
-using step::Recording;
 using step::repeats;
-using step::Updates;
-using step::Works;
 using step::works_of;
 
 std::vector<at::Tensor> parameters_of(const CaptureOptions& options) {

@@ -14,6 +14,7 @@
 #include "runtime/graph/plan_run.h"
 #include "runtime/graph/step_program.h"
 #include "runtime/graph/step_state.h"
+#include "runtime/graph/words.h"
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/online/session.h"
@@ -23,10 +24,7 @@ namespace reprise::runtime::internal::graph {
 using arena::StepMemory;
 using device::StepUnderWay;
 using state::RandomState;
-using step::Circumstances;
 using step::difference_of;
-using step::ReadMiss;
-using step::TensorRef;
 
 namespace {
 

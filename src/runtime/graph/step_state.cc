@@ -16,11 +16,11 @@
 #include "runtime/device/heap_block.h"
 #include "runtime/device/level_text.h"
 #include "runtime/device/limit_scope.h"
-#include "runtime/device/tensor_bytes.h"
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/link_search.h"
 #include "runtime/graph/no_plan.h"
+#include "runtime/graph/words.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/transfer/choose.h"
 #include "runtime/transfer/storage_memory.h"
@@ -31,12 +31,10 @@ using device::drain_backward_queue;
 using device::give_back_idle_pages;
 using device::LimitScope;
 using device::Measuring;
-using device::shape_text;
 using device::storage_bytes;
 using device::uncounted_bytes;
 using device::with_foreseen;
 using device::with_growth;
-using distributed::telling;
 
 namespace {
 

@@ -12,28 +12,14 @@
 
 #include "reprise/runtime/allocator.h"
 #include "runtime/arena/block_pool.h"
-#include "runtime/device/median.h"
-#include "runtime/device/stopwatch.h"
-#include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/home_store.h"
 #include "runtime/graph/with_gradient.h"
-#include "runtime/step/replay_scope.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
 using arena::BlockPool;
-using device::median;
-using device::ProcessorWatch;
-using device::shape_text;
-using device::time_run;
-using device::TimedRun;
-using device::typical_time;
 using device::wall_times;
-using step::Geometry;
-using step::Recording;
-using step::ReplayScope;
-using step::Update;
-using step::Updates;
 
 namespace {
 

@@ -11,19 +11,10 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/miss.h"
-#include "runtime/device/tensor_bytes.h"
 #include "runtime/graph/with_gradient.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
-
-using device::shape_text;
-using step::Argument;
-using step::ArgumentKind;
-using step::Recording;
-using step::Update;
-using step::Updates;
-using step::Work;
-using step::Works;
 
 Updater::Updater(std::shared_ptr<ParameterOptimizer> optimizer, Updates updates, c10::Device device)
     : optimizer_(std::move(optimizer)),

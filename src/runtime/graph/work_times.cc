@@ -7,18 +7,12 @@
 #include <utility>
 
 #include "reprise/check/simulate.h"
-#include "runtime/device/median.h"
-#include "runtime/device/stopwatch.h"
+#include "runtime/graph/words.h"
 
 namespace reprise::runtime::internal::graph {
 
-using device::median;
-using device::TimedRun;
-using device::typical_time;
 using device::wall_times;
 using step::kind_of;
-using step::Work;
-using step::Works;
 
 namespace {
 

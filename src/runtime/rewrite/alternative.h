@@ -10,10 +10,9 @@
 
 #include "reprise/runtime/alternatives.h"
 #include "runtime/rewrite/codec/codec_use.h"
+#include "runtime/rewrite/words.h"
 #include "runtime/step/buckets.h"
-#include "runtime/step/recording.h"
 #include "runtime/step/updates.h"
-#include "runtime/step/work.h"
 
 namespace reprise::runtime::internal::rewrite {
 

@@ -11,7 +11,6 @@
 namespace reprise::runtime::internal::rewrite {
 
 using step::Buckets;
-using step::Recording;
 using step::Updates;
 using step::Works;
 

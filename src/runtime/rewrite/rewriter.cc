@@ -6,22 +6,13 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
 using step::Bucket;
 using step::Buckets;
-using step::Call;
 using step::Filling;
-using step::Geometry;
-using step::Kernel;
 using step::LeafGradient;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
 using step::Update;
 using step::Updates;
 using step::values_read;
-using step::Work;
 using step::Works;
 
 Rewriter::Rewriter(Recording recording, Works works, Updates updates, const Buckets& buckets,

@@ -17,15 +17,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 // A BackwardRow is a backward and its forward. The forward writes to a place of its own or over its

@@ -29,16 +29,6 @@ using state::bytes_of_bits;
 using state::pack_bits;
 using state::StandIns;
 using state::unpack_bits;
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-using step::Work;
 
 namespace {
 

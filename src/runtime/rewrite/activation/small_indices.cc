@@ -16,14 +16,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-using step::Kernel;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 constexpr int64_t kBlocks = 16;

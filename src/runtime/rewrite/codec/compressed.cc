@@ -31,16 +31,6 @@ namespace reprise::runtime::internal::rewrite {
 
 using codec::CodecKind;
 using codec::GroupCodec;
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-using step::Work;
 
 namespace {
 

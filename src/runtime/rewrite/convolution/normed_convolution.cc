@@ -15,11 +15,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-
 namespace {
 
 using Stack = std::vector<c10::IValue>;

@@ -8,13 +8,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 // Positions in output_mask and in the results.

@@ -16,14 +16,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
 using step::values_read;
-using step::Work;
 
 namespace {
 

@@ -15,14 +15,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::Call;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 constexpr int64_t kBlocks = 16;

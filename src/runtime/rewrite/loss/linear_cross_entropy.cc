@@ -26,14 +26,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 constexpr int64_t kLossBlocks = 16, kLeastLossRows = 128;  // fewer rows make slow products

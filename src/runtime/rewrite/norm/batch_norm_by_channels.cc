@@ -14,13 +14,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Call;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-
 namespace {
 
 using Stack = std::vector<c10::IValue>;

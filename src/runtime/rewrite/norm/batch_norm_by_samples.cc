@@ -13,17 +13,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::extent_bytes;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 using Stack = std::vector<c10::IValue>;

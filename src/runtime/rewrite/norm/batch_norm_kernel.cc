@@ -18,12 +18,6 @@
 namespace reprise::runtime::internal::rewrite {
 
 using state::bitwise_equal;
-using step::Argument;
-using step::Call;
-using step::Geometry;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
 
 namespace {
 

@@ -10,12 +10,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::ArgumentKind;
-using step::Call;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-
 namespace {
 
 enum Operand : size_t {

@@ -9,14 +9,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 Argument as_argument(const TensorRef& ref) {

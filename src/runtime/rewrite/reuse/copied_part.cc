@@ -17,16 +17,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 constexpr size_t kMostReaders = 3;

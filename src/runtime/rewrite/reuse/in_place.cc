@@ -12,14 +12,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-
 namespace {
 
 // `overload` of `name` runs the operator (op, op_overload). It may write over the operands `over`.

@@ -6,13 +6,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Call;
-using step::Kernel;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 20;

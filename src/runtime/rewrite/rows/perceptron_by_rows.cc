@@ -24,8 +24,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Work;
-
 namespace {
 
 constexpr const char* kPerceptronByRows = "perceptron-by-rows";

@@ -11,13 +11,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::Call;
-using step::Geometry;
-using step::Memory;
-using step::StepValue;
-using step::TensorRef;
-
 namespace {
 
 int64_t elements_in(const Geometry& geometry) {

@@ -10,12 +10,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-
 namespace {
 
 // More calls than in any perceptron would only cost the planner's time.

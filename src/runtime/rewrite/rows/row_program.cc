@@ -14,16 +14,11 @@
 
 #include "runtime/rewrite/rows/column_sum.h"
 #include "runtime/rewrite/tiles/tile_trial.h"
+#include "runtime/rewrite/words.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Memory;
-using step::tensor_on;
-using step::TensorRef;
-using step::Work;
 using From = RowProgram::From;
 using Place = RowProgram::Place;
 

@@ -21,17 +21,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::extent_bytes;
-using step::Geometry;
 using step::kind_of;
-using step::Memory;
-using step::ReplayScope;
-using step::tensor_on;
-using step::TensorRef;
-using step::Work;
 
 namespace {
 

@@ -26,16 +26,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::StepValue;
-using step::tensor_on;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 constexpr const char* kSharedRows = "shared-rows";

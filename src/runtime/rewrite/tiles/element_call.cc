@@ -13,15 +13,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-
 namespace {
 
 // Operators that are element-wise although PyTorch does not tag them so.

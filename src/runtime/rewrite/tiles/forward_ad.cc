@@ -27,12 +27,7 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
 using step::External;
-using step::Memory;
-using step::Recording;
-using step::TensorRef;
 
 namespace {
 

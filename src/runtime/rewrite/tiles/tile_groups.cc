@@ -10,13 +10,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::Call;
-using step::Memory;
-using step::Recording;
-using step::StepValue;
-using step::TensorRef;
-
 namespace {
 
 // More calls than in a group of any network would only cost the planner's time.

@@ -9,13 +9,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Memory;
-using step::StepValue;
-using step::TensorRef;
-using step::Work;
-
 namespace {
 
 Work work_of(const TileProgram& program, const std::vector<int32_t>& outputs,

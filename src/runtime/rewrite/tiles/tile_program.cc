@@ -15,16 +15,11 @@
 
 #include "runtime/device/parallel.h"
 #include "runtime/rewrite/tiles/tile_trial.h"
+#include "runtime/rewrite/words.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::ArgumentKind;
-using step::Geometry;
-using step::Kernel;
-using step::Memory;
-using step::TensorRef;
 using From = TileProgram::From;
 using Operand = TileProgram::Operand;
 

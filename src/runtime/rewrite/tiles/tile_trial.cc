@@ -12,15 +12,10 @@
 #include <random>
 
 #include "reprise/runtime/allocator.h"
+#include "runtime/rewrite/words.h"
 #include "runtime/step/replay_scope.h"
 
 namespace reprise::runtime::internal::rewrite {
-
-using step::Argument;
-using step::ArgumentKind;
-using step::Call;
-using step::Geometry;
-using step::ReplayScope;
 
 namespace {
 

@@ -25,10 +25,6 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-using step::Argument;
-using step::Memory;
-using step::TensorRef;
-
 namespace {
 
 // Functions that take several times as long as an arithmetic operation.
