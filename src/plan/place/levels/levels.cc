@@ -58,9 +58,9 @@ constexpr double kTolerance = 0.0015;
 constexpr size_t kMixedParts = 12;    // of a chain, in starts of both
 constexpr size_t kMostMixed = 4;      // of these starts are looked at
 constexpr double kReserve = 0.1;      // of the time, for all that has no clock
-constexpr int64_t kRunsEvaluated = 26'000'000;  // over all flows of a search
+constexpr int64_t kRunsEvaluated = 25'000'000;  // over all flows of a search
 constexpr int64_t kFewestFlows = 2'000, kMostFlows = 200'000;
-constexpr int64_t kFlowsForStage = 7'000;  // at most
+constexpr int64_t kFlowsForStage = 6'800;  // at most
 
 // Lets everything move that can.
 Choices all_move(Choices choices) {
