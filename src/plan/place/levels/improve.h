@@ -7,8 +7,8 @@
 
 namespace reprise::internal::levels {
 
-// Searches from a candidate that fits. Never returns a slower one. Without Effort::again every stage
-// is kept.
+// Searches from a candidate that fits. Never returns a slower one. Without Effort::again every
+// stage is kept.
 Candidate improve(Judge& judge, Candidate start, const place::Effort& effort);
 
 }  // namespace reprise::internal::levels

@@ -1,4 +1,4 @@
-// These planners plan chains on a machine with several memories. levels.cc says what the search does.
+// These planners plan chains on a machine with several memories. levels.cc says what they do.
 #pragma once
 
 #include "reprise/plan/planner.h"
