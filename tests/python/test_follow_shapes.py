@@ -153,3 +153,82 @@ def test_a_replay_that_does_not_fit_is_done_as_plain_training_does_it() -> None:
     for call in range(4, 16):
         report = twins.call(call, 512)
     assert report.left < 14  # It is planned again after some calls.
+
+
+class _WithMask:
+    """A followed step whose sizes depend on data: it is measured beside the gradients of a call."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(192, 192), nn.Tanh())))
+        self.x = torch.randn(512, 192)
+        self.is_other = False
+        self.plain, peak = self._run(self._step)
+        self.followed = reprise.capture(self._step, self.x, modules=[self.net], follow=True)
+        budget = peak * 4 // 5
+        self.followed.plan(budget=budget)
+        self.most = (budget - reprise.live_bytes()) // 4 - 3 * self.x.numel()
+
+    def _step(self, x: Any) -> Any:
+        if self.is_other:
+            x = x * x.new_ones(self.most).mean()  # It has no room beside older gradients.
+        loss = self.net(x)[x[:, 0] > 0].square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def _run(self, step: Any) -> tuple[list[bytes], int]:
+        gc.collect()
+        reprise.reset_peak()
+        loss = step(self.x)
+        peak = reprise.peak_bytes()
+        left = [loss, *(p.grad for p in self.net.parameters())]
+        found = [t.numpy().tobytes() for t in left]  # The budget does not count them.
+        self.net.zero_grad()
+        return found, peak
+
+    def call(self, is_other: bool = False) -> Any:
+        self.is_other = is_other
+        found, _ = self._run(self.followed)
+        assert is_other or found == self.plain
+        report = self.followed.report()
+        assert report.measured_peak_bytes <= report.budget_bytes
+        return report
+
+
+def test_a_plan_is_not_made_beside_gradients_that_are_gone() -> None:
+    step = _WithMask()
+    reports = [step.call() for _ in range(3)]
+    assert [one.left for one in reports] == [1, 1, 1]
+    assert reports[-1].plans == 1
+
+
+def test_a_way_that_cannot_be_measured_beside_gradients_runs_without_a_plan() -> None:
+    step = _WithMask()
+    for _ in range(3):
+        step.call()
+    left = [step.call(is_other=True).left for _ in range(4)]
+    assert left == [2, 3, 4, 5]
+    assert step.call().left == 5
+
+
+def test_what_only_online_mode_holds_is_not_kept_by_the_step() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+    def train(x: Any) -> Any:
+        for layer in layers:
+            x = x + torch.tanh(layer(x))
+        loss = x.square().mean()
+        loss.backward()
+        return loss.detach()
+
+    results = []
+    for budget in (None, 1_200_000):
+        step: Any = reprise.capture(train, torch.randn(512, 64), modules=[layers], follow=True)
+        step.plan(budget=budget)
+        for _ in range(2):
+            gc.collect()
+            step(torch.randn(512, 64))
+            layers.zero_grad()
+        results.append(step.graph.results)
+    assert sorted(results[0]) == sorted(results[1])

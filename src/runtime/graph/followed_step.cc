@@ -160,6 +160,8 @@ bool StepState::plan_followed(const Tensors& inputs) {
   try {
     if (learning.ahead) {
       StepPlanOptions wanted = *learning.ahead;
+      // It was recorded beside gradients that may be gone by now.
+      outcome().placed.graph.fixed = level_without(inputs);
       // The training waits for the search, so the search takes no more than some steps.
       wanted.time_limit = std::min(wanted.time_limit, longest_search(baseline(graph()).time));
       require(plan(wanted), graph_now().fixed, wanted, captured().sample_bytes);
@@ -348,6 +350,7 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
   memory.evacuate();
   if (!first) renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
   const auto& all = outcomes.all();
+  const uint64_t print = step::print_of(next.learned.recording);
   const bool same_inputs = std::any_of(all.begin(), all.end(), [&](const Outcome& one) {
     return one.difference(next.here).empty();
   });
@@ -359,6 +362,7 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
     if (learning.estimates) known.push_back(&one.captured->program);
   }
   Outcome made;
+  const uint64_t failures = cpu_failures();
   try {
     made = overheads.note(
         "capture", why,
@@ -377,7 +381,11 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
         [](const Outcome& one) {
           return fmt::format("{} operations", one.captured->program.lowered.graph.ops.size());
         });
-  } catch (const Error& error) {  // It cannot be measured here, and runs without a plan.
+  } catch (const std::exception& error) {  // It cannot be measured here, and runs without a plan.
+    // Bindings throw exceptions of their own for a request that is refused.
+    const bool refused = cpu_failures() != failures;
+    if (!refused && dynamic_cast<const Error*>(&error) == nullptr) throw;
+    learning.seen[print] = -kLongestPause;
     report.last_difference = error.what();
     // Masks of other inputs select other numbers of elements.
     if (dynamic_cast<const ReadMiss*>(&error) == nullptr) learning.pause = kLongestPause;

@@ -541,7 +541,7 @@ void StepState::replan_if_needed(const Tensors& inputs) {
     if (memory.footprint() > room()) renew_memory(false);
     return;
   }
-  if (options.follow && !outcome().plan && take_plan_of_another(fixed)) return;
+  if (options.follow && needed && take_plan_of_another(fixed)) return;
   if (needed) {
     // Plans of ranks may differ. The order of the sums is the same in all of them.
     require_plan(inputs, fixed, slack, /*together=*/!outcome().plan);

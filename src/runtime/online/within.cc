@@ -55,6 +55,11 @@ int64_t Within::made_again(const c10::Storage& storage) const {
   return value ? value->made_again : 0;
 }
 
+int64_t Within::own_references(const c10::Storage& storage) const {
+  const ValuePtr value = session_ ? session_->value_in(storage) : nullptr;
+  return value && value->kept.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl() ? 1 : 0;
+}
+
 Needed::Needed(Within* within, const std::vector<c10::Storage>& storages) : within_(within) {
   if (within_ == nullptr) return;
   try {

@@ -237,7 +237,11 @@ void Places::add_kept() {
   std::map<int32_t, int64_t> kept;  // bytes, by value
   for (const auto& [address, tracked] : tracked_) {
     if (tracked.place.memory != Memory::kValue || known.contains(tracked.place.index)) continue;
-    if (tracked.alive->use_count() > 0) {
+    const c10::Storage storage(tracked.alive->lock());
+    if (!storage) continue;
+    // Without the reference of this function. What only the surroundings hold goes with them.
+    const auto references = static_cast<int64_t>(storage.use_count()) - 1;
+    if (references > (surroundings_ ? surroundings_->own_references(storage) : 0)) {
       kept.emplace(tracked.place.index, static_cast<int64_t>(tracked.bytes));
     }
   }

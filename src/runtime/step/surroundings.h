@@ -25,6 +25,8 @@ class Surroundings {
   // Returns a number that changes whenever the bytes have been made again. Memory that an operation
   // has not written may then have other bytes.
   virtual int64_t made_again(const c10::Storage& storage) const = 0;
+  // Returns how many of the references to the storage are their own.
+  virtual int64_t own_references(const c10::Storage& storage) const = 0;
 };
 
 }  // namespace reprise::runtime::internal::step
