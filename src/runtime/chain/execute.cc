@@ -22,6 +22,7 @@ using device::storages_taken_since;
 using device::WeakStorage;
 using state::AutocastScope;
 using state::RandomState;
+using transfer::Carrier;
 
 ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, std::vector<Tensors> inputs)
     : planned_(std::move(planned)),
@@ -46,7 +47,7 @@ ChainStep::ChainStep(std::shared_ptr<PlannedModel> planned, std::vector<Tensors>
     activations_[model.input_of(model.branches[b].first)] = std::move(inputs[b]);
   }
   for (const at::Tensor& parameter : model.parameters) versions_.push_back(parameter._version());
-  if (!planned_->moves.empty()) moved_.emplace(planned_->moves, planned_->memories);
+  if (!planned_->moves.empty()) moved_.emplace(planned_->moves, planned_->memory);
 }
 
 void ChainStep::measure_with(StepMeter* meter) {
@@ -61,7 +62,7 @@ void ChainStep::guarded(Work&& work) {
   } catch (...) {
     // Everything is given back first: the memory that stays must fit beside the caller's next step.
     done_ = true;
-    if (moved_) moved_->end();  // copies read and write the memory of what follows
+    if (moved_) moved_->carrier().end();  // copies read and write the memory of what follows
     activations_.clear();
     gradients_.clear();
     kept_.clear();
@@ -164,7 +165,7 @@ Tensors ChainStep::backward(Tensors output_gradients) {
   done_ = true;
   activations_.clear();
   shared_gradients_.clear();
-  if (moved_) moved_->end();
+  if (moved_) moved_->carrier().end();
   return result;
 }
 
@@ -407,15 +408,15 @@ void ChainStep::run_first_half(size_t stage, Kept kept) {
   later_.back().second = std::move(made.later);
 }
 
-MovedValues& ChainStep::moving() {
+Carrier& ChainStep::carrier() {
   if (!moved_) throw InternalError("a step moves a value that its plan does not move");
-  return *moved_;
+  return moved_->carrier();
 }
 
-void ChainStep::copy(const CopyAction& copy) { moving().copy(copy); }
-void ChainStep::wait(ValueIndex value, int32_t memory) { moving().wait(value, memory); }
+void ChainStep::copy(const CopyAction& copy) { carrier().copy(copy); }
+void ChainStep::wait(ValueIndex value, int32_t memory) { carrier().wait(value, memory); }
 void ChainStep::free(ValueIndex value, int32_t memory) {
-  if (memory > 0) return moving().free(value, memory);
+  if (memory > 0) return carrier().free(value, memory);
   if (moved_ && moved_->leave(value)) return;
   const Places::Place& place = places_.of(value);
   switch (place.kind) {

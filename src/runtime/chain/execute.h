@@ -89,7 +89,7 @@ class ChainStep final : public Backend {
   void run_forward(size_t stage, size_t variant);
   void run_kept(size_t stage, size_t variant);
   void note_moving(size_t stage, ValueIndex value, std::vector<device::WeakStorage> storages);
-  MovedValues& moving();
+  transfer::Carrier& carrier();
   void run_watched(size_t stage, size_t variant);
   void check_outputs(size_t stage) const;
   void check_returned(const PreparedStage& prepared, size_t returned,

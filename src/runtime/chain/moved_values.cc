@@ -13,7 +13,7 @@ namespace reprise::runtime::internal::chain {
 using device::WeakStorage;
 using transfer::drop_memory;
 using transfer::give_memory;
-using transfer::OffloadMemories;
+using transfer::Resident;
 
 namespace {
 
@@ -24,57 +24,33 @@ const std::string kMoved =
 
 }  // namespace
 
-MovedValues::MovedValues(std::vector<bool> moves, OffloadMemories memories)
-    : moves_(std::move(moves)), copies_(std::move(memories)) {}
-
-MovedValues::~MovedValues() { end(); }
-
 void MovedValues::set(ValueIndex value, std::vector<WeakStorage> storages) {
   storages_.insert_or_assign(value, std::move(storages));
 }
 
-std::vector<c10::Storage> MovedValues::storages_of(ValueIndex value) const {
-  std::vector<c10::Storage> storages;
+std::vector<Resident> MovedValues::residents(ValueIndex value, int32_t /*memory*/) {
+  std::vector<Resident> residents;
   for (const WeakStorage& weak : storages_.at(value)) {
     auto storage = weak.lock();
     if (!storage) throw InternalError(fmt::format("a storage of value {} is gone", value));
-    storages.emplace_back(std::move(storage));
+    residents.emplace_back(c10::Storage(std::move(storage)));
   }
-  return storages;
+  return residents;
 }
 
-void MovedValues::copy(const CopyAction& copy) {
-  if (copy.from == 0) {
-    copies_.out(copy, storages_of(copy.value));
-  } else {
-    coming_.insert_or_assign(copy.value, copies_.in(copy));
+void MovedValues::arrive(ValueIndex value, int32_t memory, std::vector<c10::DataPtr> blocks) {
+  const std::vector<Resident> all = residents(value, memory);
+  for (size_t s = 0; s < all.size(); ++s) {
+    give_memory(*all[s].storage.unsafeGetStorageImpl(), std::move(blocks[s]));
   }
-}
-
-void MovedValues::wait(ValueIndex value, int32_t memory) {
-  if (!copies_.wait(value, memory) || memory != 0) return;
-  const auto found = coming_.find(value);
-  const std::vector<c10::Storage> storages = storages_of(value);
-  for (size_t s = 0; s < storages.size(); ++s) {
-    give_memory(*storages[s].unsafeGetStorageImpl(), std::move(found->second[s]));
-  }
-  coming_.erase(found);
 }
 
 bool MovedValues::leave(ValueIndex value) {
-  if (!copies_.has(value)) return false;
-  for (const c10::Storage& storage : storages_of(value)) {
-    drop_memory(*storage.unsafeGetStorageImpl(), kMoved);
+  if (!carrier_.has(value)) return false;
+  for (const Resident& resident : residents(value, 0)) {
+    drop_memory(*resident.storage.unsafeGetStorageImpl(), kMoved);
   }
   return true;
-}
-
-void MovedValues::free(ValueIndex value, int32_t memory) { copies_.free(value, memory); }
-
-void MovedValues::end() noexcept {
-  copies_.end();  // before the memory that copies write goes
-  coming_.clear();
-  storages_.clear();
 }
 
 }  // namespace reprise::runtime::internal::chain

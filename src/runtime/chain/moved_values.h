@@ -8,48 +8,42 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "reprise/model/graph.h"
 #include "reprise/run/interpreter.h"
 #include "runtime/device/made_storages.h"
-#include "runtime/transfer/copies.h"
+#include "runtime/transfer/offload_carrier.h"
 
 namespace reprise::runtime::internal::chain {
 
 // The functions are called in the order of the plan, on one thread at a time. The destructor ends the
 // copies that are under way.
-class MovedValues {
+class MovedValues final : public transfer::Residency {
  public:
   // `moves` says by value whether the plan moves it (transfer::moved_by()).
-  MovedValues(std::vector<bool> moves, transfer::OffloadMemories memories);
-  ~MovedValues();
-  MovedValues(const MovedValues&) = delete;
-  MovedValues& operator=(const MovedValues&) = delete;
+  MovedValues(std::vector<bool> moves, std::shared_ptr<transfer::OffloadMemory> memory)
+      : moves_(std::move(moves)), carrier_(std::move(memory), *this) {}
 
   bool moves(ValueIndex value) const { return moves_[value]; }
   // A run has written the value, which moves.
   void set(ValueIndex value, std::vector<device::WeakStorage> storages);
-
-  void copy(const CopyAction& copy);
-  void wait(ValueIndex value, int32_t memory);
   // Frees the memory of a value on the device. Returns false, and does nothing, if the value is
   // nowhere else.
   bool leave(ValueIndex value);
-  void free(ValueIndex value, int32_t memory);
 
-  // Ends the copies that are under way, and forgets all values. Storages without memory stay so.
-  void end() noexcept;
-  const transfer::MovedBytes& moved() const { return copies_.moved(); }
+  transfer::Carrier& carrier() { return carrier_; }
+  const transfer::MovedBytes& moved() const { return carrier_.moved(); }
+
+  std::vector<transfer::Resident> residents(ValueIndex value, int32_t memory) override;
+  void arrive(ValueIndex value, int32_t memory, std::vector<c10::DataPtr> blocks) override;
 
  private:
-  std::vector<c10::Storage> storages_of(ValueIndex value) const;
-
   const std::vector<bool> moves_;
-  transfer::Copies copies_;
   std::map<ValueIndex, std::vector<device::WeakStorage>> storages_;
-  // The memory that the storages of a value get when its copy is over.
-  std::map<ValueIndex, std::vector<c10::DataPtr>> coming_;
+  transfer::OffloadCarrier carrier_;
 };
 
 }  // namespace reprise::runtime::internal::chain

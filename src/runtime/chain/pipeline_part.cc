@@ -80,7 +80,6 @@ PipelinePart::PipelinePart(std::vector<Stage> stages, const Tensors& sample, con
     measured.chain.loss = {};
     measured.chain.stages.back().output_gradient = output_gradient_bytes();
   }
-  planned_->memories = {nullptr};
   planned_->set_measured(std::move(measured));
   key_ = key_of({{at::empty({0}, sample[0].options().requires_grad(false))}},
                 contents_of(only_branch(stages_), {}));

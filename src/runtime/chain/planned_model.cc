@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/transfer/offload_carrier.h"
+
 namespace reprise::runtime::internal::chain {
 
 PlannedModel::PlannedModel(PreparedModel prepared) : model(std::move(prepared)), buffers(model) {}

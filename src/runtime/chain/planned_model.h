@@ -12,7 +12,7 @@
 #include "runtime/chain/prepare.h"
 #include "runtime/chain/problem.h"
 #include "runtime/chain/step_buffers.h"
-#include "runtime/transfer/copies.h"
+#include "runtime/transfer/offload_memory.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -30,9 +30,9 @@ struct PlannedModel {
   Places places;                      // of the program
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Passes> passes;  // of the program
-  transfer::OffloadMemories memories;    // where values may move to
-  std::vector<bool> moves;               // by value; empty if the program moves none
-  std::vector<Bytes> value_bytes;        // of the lowered problem
+  std::shared_ptr<transfer::OffloadMemory> memory;  // where values may move to; may be null
+  std::vector<bool> moves;         // by value; empty if the program moves none
+  std::vector<Bytes> value_bytes;  // of the lowered problem
   int64_t last_step = 0;                 // number of the last step that began
   bool outdated = false;                 // a stage was seen to behave in another way
 
@@ -41,7 +41,7 @@ struct PlannedModel {
   Problem problem() const { return problem_of(model, chain, inputs); }
   // Returns the weight part of the backward of an option; null if that backward is not split.
   const WeightPart* weight_part(size_t stage, size_t option) const;
-  // The memories of `machine` are `memories`, position by position.
+  // `machine` is the device, and `memory` behind it if there is one.
   void set_plan(const std::vector<Action>& actions, const Machine& machine);
 };
 

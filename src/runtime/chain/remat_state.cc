@@ -214,7 +214,7 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
   instance->spread = std::move(found.spread);
   instance->processor_percent = found.processor_percent;
   instance->stays = std::move(found.stays);
-  instance->planned->memories = {nullptr, offload_memory.memory};
+  instance->planned->memory = offload_memory.memory;
   instance->planned->set_measured(std::move(found));
   for (const at::Tensor& x : together(inputs)) {
     instance->example_shape.push_back(x.detach().to(at::kMeta));
@@ -326,7 +326,7 @@ void Remat::State::use_memory(Instance& instance, OpenedMemory memory) {
   instance.planned->chain.fixed += more;
   instance.offset += more.count();
   offload_memory = std::move(memory);
-  for (const auto& each : instances) each->planned->memories = {nullptr, offload_memory.memory};
+  for (const auto& each : instances) each->planned->memory = offload_memory.memory;
 }
 
 PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning) {

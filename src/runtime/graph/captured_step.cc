@@ -20,6 +20,7 @@
 #include "runtime/lockstep/intercept.h"
 #include "runtime/step/gradients_aside.h"
 #include "runtime/transfer/choose.h"
+#include "runtime/transfer/offload_carrier.h"
 
 namespace reprise::runtime {
 

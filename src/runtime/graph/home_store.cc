@@ -1,7 +1,6 @@
 #include "runtime/graph/home_store.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
-#include "runtime/device/stopwatch.h"
 #include "runtime/device/tensor_bytes.h"
 #include "runtime/transfer/storage_memory.h"
 
@@ -21,7 +19,8 @@ using transfer::drop_memory;
 using transfer::give_memory;
 using transfer::OffloadMemory;
 using transfer::ParcelPtr;
-using transfer::Ticket;
+using transfer::Resident;
+using transfer::take_memory;
 using transfer::TicketPtr;
 
 namespace {
@@ -152,36 +151,10 @@ int64_t HomeStore::bytes_here() const {
   return sum;
 }
 
-void HomeStore::wait_for(Ticket& ticket) {
-  const Nanos before = device::wall_clock();
-  ticket.wait();
-  moved_.waited += device::wall_clock() - before;
-}
-
-std::vector<c10::DataPtr> HomeStore::take_memory(const Entry& entry) const {
-  c10::Allocator* const allocator = c10::GetAllocator(device_.type());
-  const c10::DeviceGuard current(device_);
-  std::vector<c10::DataPtr> taken;
-  for (const c10::Storage& storage : entry.storages) {
-    taken.push_back(allocator->allocate(storage.nbytes()));
-  }
-  return taken;
-}
-
-std::vector<Block> HomeStore::blocks_in(const Entry& entry,
-                                        const std::vector<c10::DataPtr>& memory) {
-  std::vector<Block> blocks;
-  for (size_t s = 0; s < memory.size(); ++s) {
-    blocks.push_back({memory[s].get(), static_cast<int64_t>(entry.storages[s].nbytes())});
-  }
-  return blocks;
-}
-
-void HomeStore::give(Entry& entry) {
+void HomeStore::give(Entry& entry, std::vector<c10::DataPtr> blocks) {
   for (size_t s = 0; s < entry.storages.size(); ++s) {
-    give_memory(*entry.storages[s].unsafeGetStorageImpl(), std::move(entry.memory[s]));
+    give_memory(*entry.storages[s].unsafeGetStorageImpl(), std::move(blocks[s]));
   }
-  entry.memory.clear();
   entry.here = true;
 }
 
@@ -193,7 +166,6 @@ void HomeStore::drop(Entry& entry) {
 }
 
 void HomeStore::park() {
-  moved_ = {};
   for (Entry& entry : all_) {
     if (entry.bytes == 0) continue;
     std::vector<c10::Storage> now = storages_now(entry);
@@ -222,16 +194,20 @@ void HomeStore::park() {
 
 void HomeStore::fetch(Entry& entry) {
   if (!entry.home) return;
-  std::vector<c10::DataPtr> taken = take_memory(entry);
-  const TicketPtr ticket = memory_->in(entry.home, blocks_in(entry, taken), {});
+  std::vector<c10::DataPtr> taken;
+  std::vector<Block> blocks;
+  for (const c10::Storage& storage : entry.storages) {
+    taken.push_back(take_memory(device_, static_cast<int64_t>(storage.nbytes())));
+    blocks.push_back({taken.back().get(), static_cast<int64_t>(storage.nbytes())});
+  }
+  const TicketPtr ticket = memory_->in(entry.home, std::move(blocks), {});
   try {
     ticket->wait();
   } catch (...) {
     ticket->cancel();
     throw;
   }
-  entry.memory = std::move(taken);
-  give(entry);
+  give(entry, std::move(taken));
   entry.here = false;  // It is in no step.
   entry.home.reset();
   entry.storages.clear();
@@ -249,23 +225,16 @@ void HomeStore::fetch_unexpected() {
   }
 }
 
-void HomeStore::bring(size_t homed) {
+ParcelPtr HomeStore::bring(size_t homed) {
   Entry& entry = of(homed);
   if (!entry.home) {
     entry.room = at::empty({entry.bytes}, at::TensorOptions(at::kByte).device(device_));
-    return;
   }
-  entry.memory = take_memory(entry);
-  entry.coming = memory_->in(entry.home, blocks_in(entry, entry.memory), {});
-  moved_.in += Bytes(exact(entry.storages));
+  return entry.home;
 }
 
-void HomeStore::arrive(size_t homed) {
-  Entry& entry = of(homed);
-  if (!entry.coming) return;
-  wait_for(*entry.coming);
-  entry.coming.reset();
-  give(entry);
+void HomeStore::arrive(size_t homed, std::vector<c10::DataPtr> blocks) {
+  give(of(homed), std::move(blocks));
 }
 
 void HomeStore::before_update(size_t parameter) {
@@ -279,7 +248,7 @@ void HomeStore::after_update(size_t parameter) {
   entry->here = true;
 }
 
-void HomeStore::send(size_t homed) {
+std::vector<Resident> HomeStore::residents(size_t homed) {
   Entry& entry = of(homed);
   if (counted(entry.storages, device_) != entry.bytes) {
     throw InputError(fmt::format(
@@ -287,34 +256,22 @@ void HomeStore::send(size_t homed) {
         "offload_optimizer",
         entry.name));
   }
-  entry.written = memory_->place(exact(entry.storages));
-  entry.going = memory_->out(blocks_of(entry.storages), entry.written, {});
-  moved_.out += Bytes(exact(entry.storages));
+  return {entry.storages.begin(), entry.storages.end()};
 }
 
-void HomeStore::sent(size_t homed) {
-  Entry& entry = of(homed);
-  if (!entry.going) return;
-  wait_for(*entry.going);
-  entry.going.reset();
-  entry.is_written = true;
-}
+void HomeStore::sent(size_t homed, const ParcelPtr& written) { of(homed).written = written; }
 
 void HomeStore::leave(size_t homed) {
   Entry& entry = of(homed);
-  if (entry.coming) entry.coming->cancel();
-  entry.coming.reset();
-  entry.memory.clear();
   entry.room = at::Tensor();
   if (entry.here) drop(entry);
 }
 
 void HomeStore::commit() {
   for (Entry& entry : all_) {
-    if (entry.is_written) entry.home = std::move(entry.written);
+    if (entry.written) entry.home = std::move(entry.written);
     if (entry.here) drop(entry);  // The plan has left it on the device.
     entry.written.reset();
-    entry.is_written = entry.here = false;
   }
 }
 
@@ -341,22 +298,18 @@ void HomeStore::keep_here(Entry& entry) noexcept {
 
 void HomeStore::undo(const std::vector<size_t>& updated) noexcept {
   for (Entry& entry : all_) {
-    for (TicketPtr* const ticket : {&entry.coming, &entry.going}) {
-      if (*ticket) (*ticket)->cancel();
-      ticket->reset();
-    }
-    entry.memory.clear();
     entry.room = at::Tensor();
     const bool is_updated = entry.parameter && std::find(updated.begin(), updated.end(),
                                                          *entry.parameter) != updated.end();
-    if (is_updated && entry.is_written) entry.home = std::move(entry.written);
-    if (entry.here && is_updated && !entry.is_written) {
+    const bool is_written = entry.written != nullptr;
+    if (is_updated && is_written) entry.home = std::move(entry.written);
+    if (entry.here && is_updated && !is_written) {
       keep_here(entry);
     } else if (entry.here) {
       drop(entry);
     }
     entry.written.reset();
-    entry.is_written = entry.here = false;
+    entry.here = false;
   }
 }
 

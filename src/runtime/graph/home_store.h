@@ -17,7 +17,7 @@
 
 #include "reprise/runtime/optimizer.h"
 #include "runtime/graph/homed_values.h"
-#include "runtime/transfer/copies.h"
+#include "runtime/transfer/carrier.h"
 #include "runtime/transfer/offload_memory.h"
 
 namespace reprise::runtime::internal::graph {
@@ -37,9 +37,10 @@ enum class HomedKind : uint8_t { kState, kParameter };
 // The tensors stay the optimizer's and the model's: only their memory goes and comes, and an access
 // throws while it is away. State that the optimizer makes in a step lies on the device until it is sent.
 //
-// A step calls park(), then bring() .. leave() in the order of the plan, and at last commit() or undo().
-// Things are named by their positions in the list of expect(). What nobody writes is never sent, and may
-// come several times in a step. The old bytes of what is written stay in the other memory until commit().
+// A step calls park(), then bring() .. leave() in the order of the plan, which a carrier follows
+// (transfer/carrier.h), and at last commit() or undo(). Values are named by their positions in the list
+// of expect(). What nobody writes is never sent, and may come several times in a step. The old bytes of
+// what is written stay in the other memory until commit().
 // One thread at a time.
 class HomeStore {
  public:
@@ -67,11 +68,13 @@ class HomeStore {
   // Does the same for what is not expected.
   void fetch_unexpected();
 
-  // The parts of a step. bring() takes memory of the device, for state that is not there yet, too.
-  void bring(size_t homed);
-  void arrive(size_t homed);
-  void send(size_t homed);
-  void sent(size_t homed);
+  // The parts of a step. For state that is not there yet, bring() takes memory of the device and
+  // returns null.
+  transfer::ParcelPtr bring(size_t homed);
+  // Returns its storages. Throws InputError if they have another size than expected.
+  std::vector<transfer::Resident> residents(size_t homed);
+  void arrive(size_t homed, std::vector<c10::DataPtr> blocks);
+  void sent(size_t homed, const transfer::ParcelPtr& written);
   void leave(size_t homed);
   // The optimizer updates this parameter, by its number there.
   void before_update(size_t parameter);
@@ -81,8 +84,6 @@ class HomeStore {
   // Takes the step back. What the updates of these parameters have written stays as they left it, and
   // everything else is as before the step.
   void undo(const std::vector<size_t>& updated) noexcept;
-
-  const transfer::MovedBytes& moved() const { return moved_; }  // in the step
 
  private:
   struct Entry {
@@ -94,26 +95,18 @@ class HomeStore {
     std::vector<c10::Storage> storages;  // that were seen last
     transfer::ParcelPtr home;  // the bytes between the steps; null: they are on the device
     // In a step:
-    bool here = false;                 // the storages have their memory
-    std::vector<c10::DataPtr> memory;  // of what is coming
-    transfer::TicketPtr coming, going;
+    bool here = false;            // the storages have their memory
     transfer::ParcelPtr written;  // what the update has left
-    bool is_written = false;
-    at::Tensor room;  // for state that the update will make
+    at::Tensor room;              // for state that the update will make
   };
 
   Entry& of(size_t homed) { return all_[by_homed_.at(homed)]; }
   Entry* state_of(size_t parameter);
   void fetch(Entry& entry);
   std::vector<c10::Storage> storages_now(const Entry& entry) const;
-  std::vector<c10::DataPtr> take_memory(const Entry& entry) const;
-  // Returns what of this memory each storage will take.
-  static std::vector<transfer::Block> blocks_in(const Entry& entry,
-                                                const std::vector<c10::DataPtr>& memory);
-  void give(Entry& entry);
+  void give(Entry& entry, std::vector<c10::DataPtr> blocks);
   void drop(Entry& entry);
   void keep_here(Entry& entry) noexcept;
-  void wait_for(transfer::Ticket& ticket);
 
   const std::shared_ptr<ParameterOptimizer> optimizer_;
   const c10::Device device_;
@@ -122,7 +115,6 @@ class HomeStore {
   // By what an entry is: the parameter's tensor, or the number of the parameter whose state it is.
   std::map<std::pair<const void*, size_t>, size_t> position_of_;
   std::vector<size_t> by_homed_;  // the positions of the homed that were expected last
-  transfer::MovedBytes moved_;
 };
 
 }  // namespace reprise::runtime::internal::graph

@@ -213,6 +213,11 @@ std::map<ValueIndex, Sum> sums_of(const LoweredStep& lowered, const Buckets& buc
   return sums;
 }
 
+void SumCarrier::wait(ValueIndex value, int32_t /*memory*/) {
+  const Sum& sum = sums_.at(value);
+  sum.exchanges ? averager_->wait_gather(sum.bucket) : averager_->wait(sum.bucket);
+}
+
 std::vector<Action> with_sums(const LoweredStep& lowered, const Graph& graph,
                               const Buckets& buckets, const std::vector<Action>& actions,
                               const Machine& machine) {

@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "reprise/check/simulate.h"
@@ -20,8 +22,10 @@
 #include "reprise/model/plan.h"
 #include "reprise/plan/plan.h"
 #include "runtime/distributed/ranks.h"
+#include "runtime/graph/averager.h"
 #include "runtime/graph/lower.h"
 #include "runtime/step/buckets.h"
+#include "runtime/transfer/carrier.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -53,6 +57,23 @@ struct Sum {
 
 // Returns the sums of a step by the values that its plans copy to the link.
 std::map<ValueIndex, Sum> sums_of(const LoweredStep& lowered, const step::Buckets& buckets);
+
+// Carries sums and exchanges. The value stays where it is: the op before the copy has started the
+// sum.
+class SumCarrier final : public transfer::Carrier {
+ public:
+  SumCarrier(std::map<ValueIndex, Sum> sums, std::shared_ptr<Averager> averager)
+      : sums_(std::move(sums)), averager_(std::move(averager)) {}
+
+  void copy(const CopyAction& /*copy*/) override {}
+  void wait(ValueIndex value, int32_t memory) override;
+  void free(ValueIndex /*value*/, int32_t /*memory*/) override {}
+  void end() noexcept override {}
+
+ private:
+  const std::map<ValueIndex, Sum> sums_;
+  const std::shared_ptr<Averager> averager_;
+};
 
 // Returns the actions, without sums, with a copy behind each op that starts a sum or an exchange, and
 // a wait and a free before the next action that reads or moves its value. `graph` is that of the step,

@@ -15,6 +15,7 @@
 #include "runtime/graph/placed_step.h"
 #include "runtime/graph/step_search.h"
 #include "runtime/step/host_reads.h"
+#include "runtime/transfer/carrier.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -25,6 +26,7 @@ struct Outcome {
   PlacedStep placed = {};                  // for the plan in force; `graph.fixed` as it was planned
   std::optional<StepPlan> plan;            // the plan in force, with its sums (link.h)
   std::shared_ptr<const Program> program;  // of that plan
+  transfer::Carriers carriers;  // of that plan, but for a memory behind the device
   // The last run found so many bytes live beside those that were live when the outcome was planned.
   Bytes drift;
   // The plan's peak on this rank. It may be lower than that of the graph, whose numbers are the

@@ -20,6 +20,7 @@ using step::extent_bytes;
 using step::External;
 using step::for_each_tensor;
 using step::Geometry;
+using step::is_host_number;
 using step::Memory;
 using step::offset_bytes;
 using step::Recording;
@@ -27,6 +28,11 @@ using step::tensor_on;
 using step::TensorRef;
 using step::Work;
 using step::Works;
+using transfer::Carrier;
+using transfer::Carriers;
+using transfer::MovedBytes;
+using transfer::Resident;
+using transfer::take_memory;
 
 namespace {
 
@@ -35,6 +41,17 @@ namespace {
 Geometry at_start(Geometry geometry) {
   geometry.offset = 0;
   return geometry;
+}
+
+c10::Storage storage_with(c10::DataPtr block, int64_t bytes) {
+  c10::Allocator* const allocator = c10::GetAllocator(block.device().type());
+  return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
+                      std::move(block), allocator, /*resizable=*/true);
+}
+
+at::Tensor bytes_of(const c10::Storage& storage) {
+  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  return tensor_on(storage, {.sizes = {bytes}, .strides = {1}, .dtype = at::kChar});
 }
 
 int64_t largest_reserved(const Works& works) {
@@ -56,22 +73,26 @@ Replay::Replay(const Recording& recording, const Works& works, const LoweredStep
     : recording_(recording),
       works_(works),
       lowered_(lowered),
-      slots_(recording.values.size()),
+      residents_(std::max<size_t>(1, lowered.devices.size()),
+                 {std::vector<c10::Storage>(recording.values.size()),
+                  std::vector<c10::Storage>(recording.externals.size())}),
       random_(lowered.graph.ops.size()),
       reserved_(std::make_shared<ReservedSpace>(largest_reserved(works))) {
-  for (size_t device = 1; device < lowered.devices.size(); ++device) {
-    others_.push_back({std::vector<c10::Storage>(recording.values.size()),
-                       std::vector<c10::Storage>(recording.externals.size())});
+  if (lowered.devices.empty()) return;
+  graph_value_of_.assign(recording.values.size(), -1);
+  for (size_t v = 0; v < lowered.step_value_of.size(); ++v) {
+    const int32_t position = lowered.step_value_of[v];
+    if (position >= 0) graph_value_of_[position] = static_cast<ValueIndex>(v);
   }
 }
 
-void Replay::begin(const Tensors& inputs, transfer::OffloadMemories memories, HomeStore* homes,
+void Replay::begin(const Tensors& inputs, Carriers carriers, HomeStore* homes,
                    const PlacedStep* placed) {
   inputs_.clear();
   moved_ = {};
   homes_ = homes;
   placed_ = placed;
-  if (!memories.empty()) copies_.emplace(std::move(memories));
+  carriers_ = std::move(carriers);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
     const int64_t moved = offset_bytes(input) - recording_.input_offsets[i];
@@ -79,35 +100,35 @@ void Replay::begin(const Tensors& inputs, transfer::OffloadMemories memories, Ho
   }
 }
 
-void Replay::use_sums(const Machine& machine, std::map<ValueIndex, Sum> sums,
-                      std::shared_ptr<Averager> averager) {
-  link_ = find_memory(machine, kRanks);
-  sums_ = std::move(sums);
-  averager_ = std::move(averager);
+void Replay::settle() {
+  for (const auto& carrier : carriers_) {
+    if (carrier) carrier->end();
+  }
+}
+
+void Replay::drop_others() {
+  for (size_t memory = 1; memory < residents_.size(); ++memory) {
+    auto& [values, externals] = residents_[memory];
+    std::fill(values.begin(), values.end(), c10::Storage());
+    std::fill(externals.begin(), externals.end(), c10::Storage());
+  }
 }
 
 void Replay::clear() {
   written_.clear();
-  if (between_) {
-    between_->end();  // before the memory that copies read and write goes
-    moved_ = between_->take_moved();
+  settle();  // before the memory that copies read and write goes
+  for (const auto& carrier : carriers_) {
+    if (!carrier) continue;
+    const MovedBytes moved = carrier->take_moved();
+    moved_ = {moved_.out + moved.out, moved_.in + moved.in, moved_.waited + moved.waited};
   }
+  carriers_.clear();
+  homes_ = nullptr;
   drop_others();
-  if (copies_) {
-    copies_->end();  // before the memory that copies read and write goes
-    moved_ = copies_->moved();
-    copies_.reset();
-  }
-  if (homes_ != nullptr) {
-    moved_.out += homes_->moved().out;
-    moved_.in += homes_->moved().in;
-    moved_.waited += homes_->moved().waited;
-    homes_ = nullptr;
-  }
-  unmoved_.clear();
   stack_.clear();
   inputs_.clear();
-  std::fill(slots_.begin(), slots_.end(), c10::Storage());
+  std::vector<c10::Storage>& values = residents_[0].values;
+  std::fill(values.begin(), values.end(), c10::Storage());
   std::fill(random_.begin(), random_.end(), std::nullopt);
 }
 
@@ -134,18 +155,16 @@ at::Tensor Replay::external(const TensorRef& ref) const {
 at::Tensor Replay::tensor(const TensorRef& ref) const { return operand(ref, false, 0); }
 
 at::Tensor Replay::operand(const TensorRef& ref, bool shape_only, int32_t memory) const {
-  if (memory > 0) return operand_in(ref, memory);
-  switch (ref.memory) {
-    case Memory::kNone:
-      return {};
-    case Memory::kExternal:
-      return external(ref);
-    case Memory::kValue:
-      break;
+  if (ref.memory == Memory::kNone) return {};
+  const auto position = static_cast<size_t>(ref.index);
+  const Residents& there = residents_[memory];
+  if (ref.memory == Memory::kExternal) {
+    if (memory == 0 || is_host_number(recording_.externals[position])) return external(ref);
+    return tensor_on(there.externals[position], ref.geometry);
   }
-  const c10::Storage& slot = slots_[ref.index];
+  const c10::Storage& slot = there.values[position];
   if (slot) return tensor_on(slot, ref.geometry);
-  if (!shape_only) throw InternalError("a plan reads a value that is not there");
+  if (!shape_only || memory > 0) throw InternalError("a plan reads a value that is not there");
   return tensor_on(reserved_->storage(), at_start(ref.geometry));
 }
 
@@ -198,7 +217,7 @@ void Replay::invoke(const Work& work, int32_t memory) {
 }
 
 void Replay::keep_results(const Work& work, int32_t memory) {
-  std::vector<c10::Storage>& slots = slots_in(memory);
+  std::vector<c10::Storage>& slots = residents_[memory].values;
   for (const Work::Made& made : work.made) {
     c10::Storage& slot = slots[made.value];
     if (slot) continue;  // The value is live already, and the live one stays.
@@ -239,72 +258,110 @@ void Replay::run(const RunAction& step) {
   keep_results(work, step.memory);
 }
 
-void Replay::free(ValueIndex value, int32_t memory) {
-  if (memory >= link_) return;
-  if (between_) between_->settle(value, memory);
-  if (memory > 0 && between_) {
-    place_of(value, memory) = c10::Storage();
-    return;
-  }
-  if (memory > 0) {
-    if (!copies_) return Backend::wait(value, memory);  // It has no other memory.
-    if (unmoved_.erase(value) == 0) copies_->free(value, memory);
-    return;
-  }
-  if (const auto homed = homed_of(value)) return homes_->leave(*homed);
-  const int32_t step_value = lowered_.step_value_of[value];
-  if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
-  slots_[step_value] = c10::Storage();
-}
-
 size_t Replay::step_value(ValueIndex value) const {
   const int32_t position = lowered_.step_value_of[value];
   if (position < 0) throw InternalError("a plan moves a value that the step does not make");
   return static_cast<size_t>(position);
 }
 
-bool Replay::on_other_device(ValueIndex value) const {
-  return recording_.values[step_value(value)].device != recording_.device;
+bool Replay::stays(ValueIndex value) const {
+  return residents_.size() == 1 &&
+         recording_.values[step_value(value)].device != recording_.device;
 }
 
-// A value that comes back has its storage from the beginning of the copy on, as the simulator counts
-// it. Nothing reads the storage before the wait.
+c10::Storage& Replay::place_of(ValueIndex value, int32_t memory) {
+  const auto found = lowered_.external_values.find(value);
+  if (found == lowered_.external_values.end()) return residents_[memory].values[step_value(value)];
+  if (memory == 0) throw InternalError("a plan takes memory of the caller");
+  return residents_[memory].externals[found->second.external];
+}
+
 void Replay::copy(const CopyAction& copy) {
-  if (copy.to >= link_) return;  // The op before the copy has started the sum.
-  if (between_) return copy_between(copy);
-  if (!copies_) return Backend::copy(copy);
-  if (const auto homed = homed_of(copy.value)) {
-    return copy.from == 0 ? homes_->send(*homed) : homes_->bring(*homed);
-  }
-  c10::Storage& slot = slots_[step_value(copy.value)];
-  if (on_other_device(copy.value)) {
-    if (copy.from == 0) {
-      unmoved_[copy.value] = slot;
-    } else {
-      slot = unmoved_.at(copy.value);
-    }
-    return;
-  }
-  if (copy.from == 0) return copies_->out(copy, {slot});
-  const int64_t bytes = recording_.values[step_value(copy.value)].bytes;
-  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
-                       c10::DataPtr(nullptr, recording_.device),
-                       c10::GetAllocator(recording_.device.type()), /*resizable=*/true);
-  storage.set_data_ptr_noswap(std::move(copies_->in(copy).at(0)));
-  slot = std::move(storage);
+  Carrier* const carrier = carrier_of(std::max(copy.from, copy.to));
+  return carrier != nullptr ? carrier->copy(copy) : Backend::copy(copy);
 }
 
 void Replay::wait(ValueIndex value, int32_t memory) {
-  if (memory >= link_) {
-    const Sum& sum = sums_.at(value);
-    return sum.exchanges ? averager_->wait_gather(sum.bucket) : averager_->wait(sum.bucket);
+  Carrier* const carrier = carrier_of(memory);
+  return carrier != nullptr ? carrier->wait(value, memory) : Backend::wait(value, memory);
+}
+
+void Replay::free(ValueIndex value, int32_t memory) {
+  Carrier* const carrier = carrier_of(memory);
+  if (carrier != nullptr) carrier->free(value, memory);
+  if (!has(memory)) return;
+  if (memory > 0) {
+    place_of(value, memory) = c10::Storage();
+    return;
   }
-  if (between_) return between_->wait(value, memory);
-  if (!copies_) return Backend::wait(value, memory);
-  if (const auto homed = homed_of(value)) {
-    return memory == 0 ? homes_->arrive(*homed) : homes_->sent(*homed);
+  if (const auto homed = homed_of(value)) return homes_->leave(*homed);
+  const int32_t step_value = lowered_.step_value_of[value];
+  if (step_value < 0) return;  // The value is a parameter before its update, whose memory stays.
+  if (carrier != nullptr && stays(value)) return;
+  residents_[0].values[step_value] = c10::Storage();
+}
+
+void Replay::before_overwrites(const Work& work, int32_t memory) {
+  Carrier* const carrier = carrier_of(memory);
+  if (carrier == nullptr || graph_value_of_.empty()) return;
+  for (const auto& [now, before] : work.overwrites) {
+    carrier->free(graph_value_of_[before], memory);
   }
-  if (!on_other_device(value)) copies_->wait(value, memory);
+}
+
+// The caller's tensor may begin somewhere else in its storage than at capture, and the storage may
+// end earlier. The part that both have is what operations of the step can read.
+std::vector<Resident> Replay::residents(ValueIndex value, int32_t memory) {
+  if (const auto homed = homed_of(value)) return homes_->residents(*homed);
+  const auto found = lowered_.external_values.find(value);
+  if (memory > 0 || found == lowered_.external_values.end()) {
+    if (memory == 0 && stays(value)) return {};
+    return {place_of(value, memory)};
+  }
+  const int64_t bytes = found->second.bytes;
+  const Input now = input_now(static_cast<size_t>(found->second.external));
+  const int64_t begin = std::max<int64_t>(0, -now.moved);
+  const int64_t end = std::min(bytes, static_cast<int64_t>(now.storage.nbytes()) - now.moved);
+  return {{now.storage, bytes, begin, begin + now.moved, std::max<int64_t>(0, end - begin)}};
+}
+
+void Replay::arrive(ValueIndex value, int32_t memory, std::vector<c10::DataPtr> blocks) {
+  if (const auto homed = homed_of(value)) return homes_->arrive(*homed, std::move(blocks));
+  const auto found = lowered_.external_values.find(value);
+  const int64_t bytes = found != lowered_.external_values.end()
+                            ? found->second.bytes
+                            : recording_.values[step_value(value)].bytes;
+  place_of(value, memory) = storage_with(std::move(blocks.at(0)), bytes);
+}
+
+transfer::ParcelPtr Replay::bring(ValueIndex value) {
+  const auto homed = homed_of(value);
+  return homed ? homes_->bring(*homed) : nullptr;
+}
+
+void Replay::sent(ValueIndex value, const transfer::ParcelPtr& parcel) {
+  if (const auto homed = homed_of(value)) homes_->sent(*homed, parcel);
+}
+
+bool Replay::bring_operands(const Work& work, int32_t memory) {
+  auto& [values, externals] = residents_[memory];
+  for (const Argument& argument : work.arguments) {
+    for (const TensorRef& ref : argument.tensors) {
+      const auto position = static_cast<size_t>(ref.index);
+      if (ref.memory == Memory::kNone) continue;
+      const bool is_external = ref.memory == Memory::kExternal;
+      if (is_external && is_host_number(recording_.externals[position])) continue;
+      const c10::Storage from =
+          is_external ? input_now(position).storage : residents_[0].values[position];
+      if (!from) return false;
+      c10::Storage& place = is_external ? externals[position] : values[position];
+      if (place) continue;
+      const auto bytes = static_cast<int64_t>(from.nbytes());
+      place = storage_with(take_memory(lowered_.devices.at(memory), bytes), bytes);
+      bytes_of(place).copy_(bytes_of(from));
+    }
+  }
+  return true;
 }
 
 }  // namespace reprise::runtime::internal::graph

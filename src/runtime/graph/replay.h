@@ -3,7 +3,6 @@
 
 #include <c10/core/Storage.h>
 
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,16 +12,13 @@
 
 #include "reprise/run/interpreter.h"
 #include "runtime/device/reserved_space.h"
-#include "runtime/graph/averager.h"
 #include "runtime/graph/home_store.h"
-#include "runtime/graph/link.h"
 #include "runtime/graph/lower.h"
 #include "runtime/graph/placed_step.h"
 #include "runtime/state/random_state.h"
 #include "runtime/step/recording.h"
 #include "runtime/step/replay_scope.h"
-#include "runtime/transfer/copies.h"
-#include "runtime/transfer/device_copies.h"
+#include "runtime/transfer/carrier.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -33,31 +29,22 @@ struct Changes {
   std::map<size_t, std::pair<c10::Storage, int64_t>> externals;
 };
 
-// A Replay is the backend of captured steps. It holds a storage for each live value, and calls
-// kernels below autograd with arguments that the recording describes. It is not thread-safe. It
-// keeps references to `recording`, `works` and `lowered`, which must outlive it and stay where they
-// are.
+// A Replay is the backend of captured steps. It holds a storage for each live value in each memory
+// that computes, and calls kernels below autograd with arguments that the recording describes. What
+// carries values between memories finds their storages here. It is not thread-safe. It keeps
+// references to `recording`, `works` and `lowered`, which must outlive it and stay where they are.
 //
 // A value is one version of a storage, which nothing writes any more while it is that value. So its
 // bytes may leave the device and come back into another storage. A value on another device than the
 // step's takes no memory of it: such a value stays where it is when the plan moves it.
-//
-// If operations run on several devices, a value has a storage on each device where the plan has it.
-class Replay final : public Backend {
+class Replay final : public Backend, public transfer::Residency {
  public:
   Replay(const step::Recording& recording, const step::Works& works, const LoweredStep& lowered);
 
-  // Begins a step with the storages of these inputs. Its values may move to these memories, and
-  // `homes` has what lies there between the steps, which are the homed values of `placed`.
-  void begin(const Tensors& inputs, transfer::OffloadMemories memories = {},
-             HomeStore* homes = nullptr, const PlacedStep* placed = nullptr);
-  // Lets the values of the steps that follow move between the devices of the lowered step, which
-  // are the memories of this machine.
-  void use_devices(const Machine& machine);
-  // Lets the steps that follow wait for these sums, whose values plans copy to the memories of this
-  // machine that belong to a link (link.h).
-  void use_sums(const Machine& machine, std::map<ValueIndex, Sum> sums,
-                std::shared_ptr<Averager> averager);
+  // Begins a step with the storages of these inputs. The carriers move its values, and `homes` has
+  // what lies in another memory between the steps, which are the homed values of `placed`.
+  void begin(const Tensors& inputs, transfer::Carriers carriers = {}, HomeStore* homes = nullptr,
+             const PlacedStep* placed = nullptr);
   // Lets the step under way use what has changed. It lasts until the next call.
   void use(Changes changes) { changes_ = std::move(changes); }
   Changes& changes() { return changes_; }
@@ -70,16 +57,27 @@ class Replay final : public Backend {
   // Lets all devices wait for the copies between them, so that others may use the step's memory.
   void settle();
   at::Tensor tensor(const step::TensorRef& ref) const;
-  const c10::Storage& storage_of(int32_t step_value) const { return slots_[step_value]; }
+  const c10::Storage& storage_of(int32_t step_value) const {
+    return residents_[0].values[step_value];
+  }
 
   // Makes a value live whose memory something else has written.
-  void set(size_t step_value, c10::Storage storage) { slots_[step_value] = std::move(storage); }
+  void set(size_t step_value, c10::Storage storage) {
+    residents_[0].values[step_value] = std::move(storage);
+  }
 
-  bool has(int32_t memory) const override { return memory == 0 || between_ != nullptr; }
+  bool has(int32_t memory) const override {
+    return memory < static_cast<int32_t>(residents_.size());
+  }
   void run(const RunAction& step) override;
   void free(ValueIndex value, int32_t memory) override;
   void copy(const CopyAction& copy) override;
   void wait(ValueIndex value, int32_t memory) override;
+
+  std::vector<transfer::Resident> residents(ValueIndex value, int32_t memory) override;
+  void arrive(ValueIndex value, int32_t memory, std::vector<c10::DataPtr> blocks) override;
+  transfer::ParcelPtr bring(ValueIndex value) override;
+  void sent(ValueIndex value, const transfer::ParcelPtr& parcel) override;
 
   // These are the parts of run(), for measuring. invoke() calls the kernel and leaves its results
   // on the stack; keep_results() makes them values, and drop_results() drops them. `memory` is the
@@ -97,7 +95,7 @@ class Replay final : public Backend {
   // there.
   bool bring_operands(const step::Work& work, int32_t memory);
   const c10::Storage& storage_in(int32_t step_value, int32_t memory) {
-    return slots_in(memory)[step_value];
+    return residents_[memory].values[step_value];
   }
   // Drops what lies on other devices.
   void drop_others();
@@ -108,9 +106,8 @@ class Replay final : public Backend {
     int64_t moved;  // in bytes, from where the input began in its storage at capture
   };
 
-  // An OtherDevice has what lies there: copies of values and externals, and values that were made
-  // there.
-  struct OtherDevice {
+  // What lies in a memory that computes. Externals of the first memory are the caller's.
+  struct Residents {
     std::vector<c10::Storage> values;     // by step value
     std::vector<c10::Storage> externals;  // by external
   };
@@ -120,21 +117,17 @@ class Replay final : public Backend {
   void change_numbers(const step::Work& work);
   at::Tensor operand(const step::TensorRef& ref, bool shape_only, int32_t memory) const;
   at::Tensor external(const step::TensorRef& ref) const;
-  at::Tensor operand_in(const step::TensorRef& ref, int32_t memory) const;
   Input input_now(size_t external) const;
-  std::vector<c10::Storage>& slots_in(int32_t memory);
   // Returns where the value lies in this memory, which may be the memory of an external.
   c10::Storage& place_of(ValueIndex value, int32_t memory);
-  // Returns the bytes of an external that lie where they lay at capture, in the first memory and in
-  // a storage of the size from then.
-  std::pair<at::Tensor, at::Tensor> same_part(const LoweredStep::ExternalValue& value,
-                                              const c10::Storage& there) const;
-  c10::Storage memory_on(int32_t memory, int64_t bytes) const;
-  void copy_between(const CopyAction& copy);
+  transfer::Carrier* carrier_of(int32_t memory) const {
+    return memory < static_cast<int32_t>(carriers_.size()) ? carriers_[memory].get() : nullptr;
+  }
   void before_overwrites(const step::Work& work, int32_t memory);
   // Returns the step value of a value that a plan moves.
   size_t step_value(ValueIndex value) const;
-  bool on_other_device(ValueIndex value) const;
+  // Whether the value lies on another device than all that the plan moves values from.
+  bool stays(ValueIndex value) const;
   std::optional<size_t> homed_of(ValueIndex value) const {
     return homes_ != nullptr ? placed_->homed_of(value) : std::nullopt;
   }
@@ -142,22 +135,16 @@ class Replay final : public Backend {
   const step::Recording& recording_;
   const step::Works& works_;
   const LoweredStep& lowered_;
-  std::vector<c10::Storage> slots_;  // by step value
+  std::vector<Residents> residents_;  // by memory that computes
   std::vector<Input> inputs_;
   std::vector<std::optional<state::RandomState>> random_;  // by op of the graph
   std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
   std::set<int32_t> written_;
   Changes changes_;
-  std::optional<transfer::Copies> copies_;      // of the step, if it has memories to move values to
-  std::map<ValueIndex, c10::Storage> unmoved_;  // values on other devices that the plan has moved
-  std::vector<OtherDevice> others_;             // by memory but the first
   std::vector<ValueIndex> graph_value_of_;  // by step value, if there are other devices; -1: none
-  std::unique_ptr<transfer::DeviceCopies> between_;
+  transfer::Carriers carriers_;             // of the step
   transfer::MovedBytes moved_;
-  int32_t link_ = std::numeric_limits<int32_t>::max();  // the first memory of the link
-  std::map<ValueIndex, Sum> sums_;
-  std::shared_ptr<Averager> averager_;
   HomeStore* homes_ = nullptr;
   const PlacedStep* placed_ = nullptr;
 };

@@ -22,7 +22,7 @@
 #include "runtime/online/within.h"
 #include "runtime/step/find_updates.h"
 #include "runtime/step/observe_step.h"
-#include "runtime/transfer/device_copies.h"
+#include "runtime/transfer/device_carrier.h"
 
 namespace reprise::runtime::internal::graph {
 

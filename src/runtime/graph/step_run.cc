@@ -18,6 +18,7 @@
 #include "runtime/lockstep/intercept.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/online/session.h"
+#include "runtime/transfer/offload_carrier.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -315,9 +316,12 @@ void StepState::compare(const Tensors& inputs) {
 }
 
 void StepState::begin_replay(const Tensors& inputs) {
-  transfer::OffloadMemories memories;
-  if (offload_memory.memory) memories = {nullptr, offload_memory.memory};
-  captured().replay.begin(inputs, std::move(memories), homes.get(), &outcome().placed);
+  transfer::Carriers carriers = outcome().carriers;
+  if (offload_memory.memory) {
+    carriers.at(0) = carriers.at(1) =
+        std::make_shared<transfer::OffloadCarrier>(offload_memory.memory, captured().replay);
+  }
+  captured().replay.begin(inputs, std::move(carriers), homes.get(), &outcome().placed);
 }
 
 Tensors StepState::outputs_now() {

@@ -23,6 +23,7 @@
 #include "runtime/graph/words.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/transfer/choose.h"
+#include "runtime/transfer/device_carrier.h"
 #include "runtime/transfer/storage_memory.h"
 
 namespace reprise::runtime::internal::graph {
@@ -295,8 +296,6 @@ void StepState::adopt(StepPlan plan, PlacedStep next) {
   if (has_link()) {
     plan.result =
         with_sums(program.lowered, next.graph, program.step.buckets, std::move(plan.result), here);
-    captured().replay.use_sums(here, sums_of(program.lowered, program.step.buckets),
-                               program.averager);
   }
   outcome().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions, here);
   outcome().plan = std::move(plan);
@@ -309,6 +308,7 @@ void StepState::adopt(StepPlan plan, PlacedStep next) {
   if (!planned_level) planned_level = graph().fixed;
   outcome().own_peak = own_peak(program, graph(), *outcome().plan->result.plan, here);
   use_devices();
+  use_carriers(here);
   outcome().drift = Bytes(0);
   outcome().crowded = false;
   report.no_device_graph.clear();
@@ -323,7 +323,6 @@ void StepState::use_devices() {
   if (!on_several_devices()) return;
   const Machine& machine = plan_options.offload.machine;
   const LoweredStep& lowered = captured().program.lowered;
-  captured().replay.use_devices(machine);
   const std::vector<Bytes> peaks =
       own_peaks(lowered, graph(), recording(), *outcome().plan->result.plan,
                 with_link(machine, captured().program.link));
@@ -336,6 +335,23 @@ void StepState::use_devices() {
   for (const Program::Entry& entry : outcome().program->entries()) {
     if (entry.kind != ActionKind::kRun || entry.run.memory == 0) continue;
     ++outcome().other_devices[static_cast<size_t>(entry.run.memory) - 1].runs;
+  }
+}
+
+void StepState::use_carriers(const Machine& machine) {
+  const LoweredStep& lowered = captured().program.lowered;
+  transfer::Carriers& carriers = outcome().carriers;
+  carriers.assign(machine.memories.size(), nullptr);
+  const auto devices = carriers.begin() + static_cast<std::ptrdiff_t>(lowered.devices.size());
+  if (on_several_devices()) {
+    std::fill(carriers.begin(), devices,
+              std::make_shared<transfer::DeviceCarrier>(
+                  lowered.devices, plan_options.offload.machine, captured().replay));
+  }
+  if (has_link()) {
+    std::fill(carriers.begin() + find_memory(machine, kRanks), carriers.end(),
+              std::make_shared<SumCarrier>(sums_of(lowered, captured().program.step.buckets),
+                                           captured().program.averager));
   }
 }
 

@@ -141,8 +141,10 @@ struct StepState {
   StepPlan search(const StepPlanOptions& wanted, Graph& problem, Bytes slack, bool together) const;
   // Puts a plan of `next` in force, with its sums. Values move to the memory of plan_options.
   void adopt(StepPlan plan, PlacedStep next);
-  // Makes the replay ready for the plan in force, if operations may run on several devices.
+  // Notes what the plan in force does on other devices, if operations may run there.
   void use_devices();
+  // Makes what carries the values of the plan in force on this machine.
+  void use_carriers(const Machine& machine);
   // Returns the memory that the options name, and completes their machine. A memory that is open
   // stays open. Throws InputError if there can be none.
   transfer::OpenedMemory memory_for(StepPlanOptions& wanted) const;

@@ -1,8 +1,9 @@
-#include "runtime/transfer/device_copies.h"
+#include "runtime/transfer/device_carrier.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -39,6 +40,17 @@ void copy_on(const std::optional<c10::Stream>& from_stream,
   to.copy_(from, /*non_blocking=*/true);
 }
 
+// Returns bytes of a storage as a tensor.
+at::Tensor part_of(const c10::Storage& storage, int64_t begin, int64_t count) {
+  const auto type = at::kChar;
+  const c10::DispatchKeySet keys(c10::computeDispatchKey(type, c10::kStrided, storage.device()));
+  const at::Tensor part = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type));
+  const std::vector<int64_t> sizes{count}, strides{1};
+  part.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, begin);
+  return part;
+}
+
 Nanos fastest_copy(c10::Device from, c10::Device to, int64_t bytes) {
   const at::Tensor source = at::empty({bytes}, at::TensorOptions(from).dtype(at::kByte));
   const at::Tensor target = at::empty({bytes}, at::TensorOptions(to).dtype(at::kByte));
@@ -59,29 +71,35 @@ Nanos fastest_copy(c10::Device from, c10::Device to, int64_t bytes) {
 
 }  // namespace
 
-DeviceCopies::DeviceCopies(std::vector<c10::Device> devices, const Machine& machine)
-    : devices_(std::move(devices)), machine_(machine) {
+DeviceCarrier::DeviceCarrier(std::vector<c10::Device> devices, const Machine& machine,
+                             Residency& residency)
+    : devices_(std::move(devices)), machine_(machine), residency_(residency) {
   for (const Channel& channel : machine_.channels) {
     lanes_.push_back({own_stream(devices_.at(channel.from)), own_stream(devices_.at(channel.to))});
   }
 }
 
-void DeviceCopies::hold_up(int32_t memory, const c10::Event& event) {
+void DeviceCarrier::hold_up(int32_t memory, const c10::Event& event) {
   const c10::Device device = devices_[memory];
   if (!device.is_cpu()) return event.block(guard_of(device).getStream(device));
-  const Nanos before = wall_clock();
-  event.synchronize();
-  moved_.waited += wall_clock() - before;
+  timed([&] { event.synchronize(); });
 }
 
 // The host itself may read the memory of the CPU that a copy comes from.
-void DeviceCopies::hold_up_copy(const Lane& lane, int32_t from, const c10::Event& event) {
+void DeviceCarrier::hold_up_copy(const Lane& lane, int32_t from, const c10::Event& event) {
   if (lane.from) event.block(*lane.from);
   if (lane.to) event.block(*lane.to);
   if (!lane.from) hold_up(from, event);
 }
 
-void DeviceCopies::begin(const CopyAction& copy, const at::Tensor& from, const at::Tensor& to) {
+void DeviceCarrier::copy(const CopyAction& copy) {
+  const Resident source = residency_.residents(copy.value, copy.from).at(0);
+  std::vector<c10::DataPtr> memory;
+  memory.push_back(take_memory(devices_.at(copy.to), source.bytes));
+  residency_.arrive(copy.value, copy.to, std::move(memory));
+  const Resident target = residency_.residents(copy.value, copy.to).at(0);
+  const at::Tensor from = part_of(source.storage, source.offset, source.count),
+                   to = part_of(target.storage, target.offset + source.begin, source.count);
   const Lane& lane = lanes_.at(copy.channel);
   const c10::Stream on = lane.to ? *lane.to : lane.from.value();
   const auto done = std::make_shared<c10::Event>(on.device_type());
@@ -111,14 +129,14 @@ void DeviceCopies::begin(const CopyAction& copy, const at::Tensor& from, const a
   (copy.to == 0 ? moved_.in : moved_.out) += Bytes(from.numel());
 }
 
-void DeviceCopies::wait(ValueIndex value, int32_t memory) {
+void DeviceCarrier::wait(ValueIndex value, int32_t memory) {
   const auto came = arrivals_.find({value, memory});
   if (came == arrivals_.end()) return;
   hold_up(memory, *came->second);
   arrivals_.erase(came);
 }
 
-void DeviceCopies::settle(ValueIndex value, int32_t memory) {
+void DeviceCarrier::free(ValueIndex value, int32_t memory) {
   const auto found = events_.find({value, memory});
   if (found == events_.end()) return;
   for (const EventPtr& event : found->second) hold_up(memory, *event);
@@ -126,11 +144,11 @@ void DeviceCopies::settle(ValueIndex value, int32_t memory) {
   arrivals_.erase({value, memory});
 }
 
-void DeviceCopies::end() noexcept {
+void DeviceCarrier::end() noexcept {
   try {
     while (!events_.empty()) {
       const auto [value, memory] = events_.begin()->first;
-      settle(value, memory);
+      free(value, memory);
     }
   } catch (const std::exception&) {
     // A device has failed. Its own error reaches the caller at the next operation.
