@@ -6,28 +6,24 @@
 #include "runtime/chain/agreement.h"
 #include "runtime/chain/remat_state.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
-using internal::chain::plan_together;
-using internal::chain::Problem;
-using internal::distributed::Ranks;
-
-bool Remat::State::has_sharded_parameters() const {
+bool ModelState::has_sharded_parameters() const {
   return any_stage([](const Stage& stage) { return stage.sharded != nullptr; });
 }
 
-bool Remat::State::has_ways() const {
+bool ModelState::has_ways() const {
   return any_stage([](const Stage& stage) { return !stage.ways.empty(); });
 }
 
-bool Remat::State::any_stage(const std::function<bool(const Stage&)>& matches) const {
+bool ModelState::any_stage(const std::function<bool(const Stage&)>& matches) const {
   return std::any_of(tail.begin(), tail.end(), matches) ||
          std::any_of(branches.begin(), branches.end(), [&](const StageBranch& branch) {
            return std::any_of(branch.stages.begin(), branch.stages.end(), matches);
          });
 }
 
-void Remat::State::find_ranks() {
+void ModelState::find_ranks() {
   if (ranks || options.group.empty()) {
     if (!ranks && (has_sharded_parameters() || has_ways())) {
       throw InputError(
@@ -38,12 +34,12 @@ void Remat::State::find_ranks() {
   if (branches.size() > 1 || !tail.empty()) {
     throw InputError("ranks plan a single chain together, and this model has several branches");
   }
-  ranks = std::make_unique<Ranks>(options.group);
+  ranks = std::make_shared<distributed::Ranks>(options.group);
 }
 
-PlanResult Remat::State::ask(const Problem& problem, const PlanOptions& planning) const {
+PlanResult ModelState::ask(const Problem& problem, const PlanOptions& planning) const {
   return ranks ? plan_together(*ranks, problem, planning)
-               : internal::chain::plan(problem, planning);
+               : chain::plan(problem, planning);
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -19,50 +19,20 @@
 #include "runtime/chain/problem.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
-#include "runtime/device/level_text.h"
 #include "runtime/device/plain_tensors.h"
 #include "runtime/device/tensor_bytes.h"
-#include "runtime/distributed/shared_plan.h"
-#include "runtime/transfer/choose.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
-using internal::chain::agree_on_chain;
-using internal::chain::all_measured;
-using internal::chain::key_of;
-using internal::chain::largest;
-using internal::chain::lowered;
-using internal::chain::measure;
-using internal::chain::MeasuredChain;
-using internal::chain::ModelContents;
-using internal::chain::on_any_rank;
-using internal::chain::order_of;
-using internal::chain::PlanKey;
-using internal::chain::PlannedModel;
-using internal::chain::prepare;
-using internal::chain::PreparedModel;
-using internal::chain::Problem;
-using internal::chain::problem_of;
-using internal::chain::together;
-using internal::device::drain_backward_queue;
-using internal::device::Measuring;
-using internal::device::require_plain;
-using internal::device::storage_bytes;
-using internal::device::uncounted_bytes;
-using internal::device::with_foreseen;
-using internal::device::with_growth;
-using internal::distributed::agree_on_machine;
-using internal::distributed::decision_of_first;
-using internal::distributed::first_reason;
-using internal::distributed::SharedDecision;
-using internal::transfer::AutoMemory;
-using internal::transfer::is_auto;
-using internal::transfer::memory_for_auto;
-using internal::transfer::open_memory;
-using internal::transfer::OpenedMemory;
-using internal::transfer::Verdict;
-using internal::transfer::weigh;
-using internal::transfer::weigh_before;
+using device::drain_backward_queue;
+using device::Measuring;
+using device::require_plain;
+using device::storage_bytes;
+using device::uncounted_bytes;
+using transfer::AutoMemory;
+using transfer::is_auto;
+using transfer::OpenedMemory;
+using transfer::Verdict;
 
 namespace {
 
@@ -130,7 +100,7 @@ bool moves_any(const PlanResult& result, const std::vector<std::string>& stays) 
 // A branch has one output at a time, and the caller holds the first one until the end of the step. If
 // the plan makes a second one, the first one counts with the gradient from the loss on, and after
 // that with the weight gradients. While the loss runs, the branch still has it as its own.
-Problem Remat::State::Instance::problem() const {
+Problem ModelState::Instance::problem() const {
   Chain stages = planned->chain;
   for (size_t b = 0; b < second_output.size(); ++b) {
     if (!second_output[b]) continue;
@@ -144,7 +114,7 @@ Problem Remat::State::Instance::problem() const {
 
 // Plans for the case that the caller holds the outputs, where the plan `result` makes some of them a
 // second time.
-void Remat::State::plan_second_outputs(Instance& instance, const PlanOptions& planning,
+void ModelState::plan_second_outputs(Instance& instance, const PlanOptions& planning,
                                        PlanResult& result) const {
   std::vector<bool> made = second_outputs(*instance.planned, result);
   std::vector<bool>& room = instance.second_output;
@@ -171,19 +141,19 @@ void Remat::State::plan_second_outputs(Instance& instance, const PlanOptions& pl
   plan.peak = simulate(graph, plan.actions, planning.machine).peak;
 }
 
-const Remat::State::Instance& Remat::State::planned() const {
+const ModelState::Instance& ModelState::planned() const {
   if (last == nullptr) throw InputError("nothing is planned yet; call forward or plan_for first");
   return *last;
 }
 
-void Remat::State::set_budget(Budget budget) {
+void ModelState::set_budget(Budget budget) {
   options.budget = budget;
-  first_level.reset();
+  planned_level.reset();
   chosen = false;
   for (const auto& instance : instances) instance->result = {};
 }
 
-Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& inputs,
+ModelState::Instance& ModelState::instance_for(const std::vector<Tensors>& inputs,
                                                    const ModelContents& contents) {
   drop_outdated();
   PlanKey key = key_of(inputs, contents);
@@ -223,20 +193,12 @@ Remat::State::Instance& Remat::State::instance_for(const std::vector<Tensors>& i
   return *instances.back();
 }
 
-void Remat::State::open_offload_memory(const at::Tensor& input) {
+void ModelState::open_offload_memory(const at::Tensor& input) {
   if (options.offload.to.empty() || is_auto(options.offload) || offload_memory.memory) return;
-  offload_memory = opened(options.offload, input.device());
+  offload_memory = open_second_memory(options.offload, input.device(), options.observer);
 }
 
-OpenedMemory Remat::State::opened(const OffloadOptions& asked, c10::Device device) const {
-  const Measuring alone;
-  if (options.observer) options.observer({"profile", 0, "the memory behind the device"});
-  OpenedMemory memory = telling([&] { return open_memory(asked, device); });
-  if (ranks) agree_on_machine(*ranks, memory.machine, device);
-  return memory;
-}
-
-void Remat::State::drop_outdated() {
+void ModelState::drop_outdated() {
   std::erase_if(instances, [&](const std::unique_ptr<Instance>& instance) {
     if (!instance->planned->outdated) return false;
     if (last == instance.get()) last = nullptr;
@@ -244,7 +206,7 @@ void Remat::State::drop_outdated() {
   });
 }
 
-void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t offset,
+void ModelState::make_plan(const std::string& why, Instance& instance, int64_t offset,
                              Bytes inputs) {
   Chain& chain = instance.planned->chain;
   chain.fixed += Bytes(offset - instance.offset);
@@ -270,29 +232,28 @@ void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t
     if (least < Budget().resolve(Bytes(0)).count()) planning.budget = Bytes(least);
   }
   instance.result = {};  // the old plan is for another level and must not outlive a failure
-  PlanResult result = overheads.note(
-      "plan", why,
-      [&] {
-        PlanResult found = is_auto(options.offload) && !chosen ? choose_memory(instance, planning)
-                                                               : answer(instance, planning);
-        instance.second_output.clear();
-        if (options.measure.output_held) plan_second_outputs(instance, planning, found);
-        return found;
-      },
-      internal::device::found_text);
+  PlanResult result = note_search(why, [&] {
+    PlanResult found = is_auto(options.offload) && !chosen ? choose_memory(instance, planning)
+                                                           : answer(instance, planning);
+    instance.second_output.clear();
+    if (options.measure.output_held) plan_second_outputs(instance, planning, found);
+    return found;
+  });
   ++report.plans;
   const Bytes level = chain.fixed;
   if (!result.plan) {
-    std::string message =
-        explain_no_plan(result, describe_op(result.blocking_op, *instance.planned)) +
-        (result.termination == Termination::kInfeasible ? "" : " Raise time_limit or the budget.") +
-        with_foreseen(foreseen());
-    if (first_level) message += with_growth(*first_level, level);
-    if (options.budget.relative()) message += beyond_first_batch(*share_of, inputs);
-    throw BudgetError(message, result.budget.count(), (chain.fixed + chain.input.bytes).count(),
-                      result.smallest_budget.value_or(Bytes(0)).count());
+    const std::string op = describe_op(result.blocking_op, *instance.planned);
+    const bool raise = result.termination != Termination::kInfeasible;
+    throw error_of({.reason = explain_no_plan(result, op) +
+                              (raise ? " Raise time_limit or the budget." : ""),
+                    .result = result,
+                    .live = chain.fixed + chain.input.bytes,
+                    .level = level,
+                    .foreseen = foreseen(),
+                    .share_of = options.budget.relative() ? share_of : std::nullopt,
+                    .inputs = inputs});
   }
-  if (!first_level) first_level = level;
+  if (!planned_level) planned_level = level;
   instance.peak_if_dropped.reset();
   if (instance.output_dropped) {
     instance.output_dropped->fixed = chain.fixed;
@@ -305,7 +266,7 @@ void Remat::State::make_plan(const std::string& why, Instance& instance, int64_t
   instance.result = std::move(result);
 }
 
-PlanResult Remat::State::answer(Instance& instance, PlanOptions& planning) {
+PlanResult ModelState::answer(Instance& instance, PlanOptions& planning) {
   const Problem problem = instance.planned->problem();
   PlanResult result = ask(problem, planning);
   if (!on_any_rank(ranks.get(), moves_any(result, instance.stays),
@@ -321,7 +282,7 @@ PlanResult Remat::State::answer(Instance& instance, PlanOptions& planning) {
 }
 
 // The buffers of the memory count among the fixed bytes.
-void Remat::State::use_memory(Instance& instance, OpenedMemory memory) {
+void ModelState::use_memory(Instance& instance, OpenedMemory memory) {
   const Bytes more = memory.device_bytes - offload_memory.device_bytes;
   instance.planned->chain.fixed += more;
   instance.offset += more.count();
@@ -329,7 +290,7 @@ void Remat::State::use_memory(Instance& instance, OpenedMemory memory) {
   for (const auto& each : instances) each->planned->memory = offload_memory.memory;
 }
 
-PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning) {
+PlanResult ModelState::choose_memory(Instance& instance, PlanOptions& planning) {
   use_memory(instance, {});
   const Nanos limit(planning.time_limit.count() / 2);
   PlanOptions alone = planning;
@@ -344,41 +305,41 @@ PlanResult Remat::State::choose_memory(Instance& instance, PlanOptions& planning
     return without;
   };
   const c10::Device device = instance.planned->model.device;
-  const AutoMemory place = telling([&] { return memory_for_auto(options.offload, device); });
-  const std::string none =
-      first_reason(ranks.get(), place.options.to.empty() ? place.why : "", "its memories");
-  if (!none.empty()) return leave("nothing moves: " + none);
-  const SharedDecision early = decision_of_first(ranks.get(), [&] {
-    const PlanResult fastest = internal::chain::plan(
-        problem,
-        {.planner = alone.planner, .schedule_class = alone.schedule_class, .time_limit = limit});
-    return SharedDecision{false, weigh_before(without, fastest.lower_bound).why};
-  });
-  if (!early.why.empty()) return leave(early.why);
-  use_memory(instance, opened(place.options, device));
-  planning.machine = offload_memory.machine;
-  planning.time_limit = limit;
-  const Problem beside = instance.planned->problem();
-  PlanResult with = ask(beside, planning);
-  const Graph graph = lowered(beside, order_of(beside));
-  const bool cannot = on_any_rank(ranks.get(), moves_any(with, instance.stays), device);
-  const auto [moves, why] = decision_of_first(ranks.get(), [&] {
-    if (cannot)
-      return SharedDecision{false, "nothing moves: a stage keeps memory that no operator made"};
-    const Verdict verdict =
-        weigh({graph, without, with, offload_memory.machine}, instance.spread, place.options.to);
-    return SharedDecision{verdict.moves, verdict.why};
-  });
-  if (!moves) {
+  const AutoMemory second = memory_for_auto(options.offload, device);
+  if (second.options.to.empty()) return leave("nothing moves: " + second.why);
+  const auto bound = [&] {
+    return chain::plan(problem, {.planner = alone.planner,
+                                 .schedule_class = alone.schedule_class,
+                                 .time_limit = limit})
+        .lower_bound;
+  };
+  PlanResult with;
+  Graph graph;
+  const auto plan_with = [&] {
+    use_memory(instance, open_second_memory(second.options, device, options.observer));
+    planning.machine = offload_memory.machine;
+    planning.time_limit = limit;
+    const Problem beside = instance.planned->problem();
+    with = ask(beside, planning);
+    graph = lowered(beside, order_of(beside));
+    transfer::Comparison both{graph, without, with, offload_memory.machine};
+    if (on_any_rank(ranks.get(), moves_any(with, instance.stays), device)) {
+      both.objection = "a stage keeps memory that no operator made";
+    }
+    return both;
+  };
+  const Verdict verdict =
+      weigh_moving({without, bound, plan_with, instance.spread, second.options.to});
+  if (!verdict.moves) {
     use_memory(instance, {});
-    return leave(why);
+    return leave(verdict.why);
   }
-  report.offload_choice = why;
+  report.offload_choice = verdict.why;
   chosen = true;
   return with;
 }
 
-int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,
+int64_t ModelState::replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,
                                        const ModelContents& contents) {
   const c10::Device device = instance.planned->model.device;
   Tensors resident = together(inputs);
@@ -392,8 +353,8 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
   }
   const int64_t uncounted = uncounted_bytes(resident);
   const Chain& chain = instance.planned->chain;
-  const int64_t planned_level = (chain.fixed + chain.input.bytes).count();
-  const int64_t beside = uncounted + foreseen().count() - planned_level;
+  const int64_t counted = (chain.fixed + chain.input.bytes).count();
+  const int64_t beside = uncounted + foreseen().count() - counted;
   int64_t drift = memory_count(device).live + beside;
   if (drift > 0) {  // a failed pass may have left memory in autograd's queue
     drain_backward_queue();
@@ -416,7 +377,7 @@ int64_t Remat::State::replan_if_needed(Instance& instance, const std::vector<Ten
   return uncounted;
 }
 
-void Remat::State::check_inputs(const std::vector<Tensors>& inputs) const {
+void ModelState::check_inputs(const std::vector<Tensors>& inputs) const {
   if (inputs.size() != branches.size()) {
     throw InputError(fmt::format("the model has {} branches and was given inputs for {}",
                                  branches.size(), inputs.size()));
@@ -434,7 +395,7 @@ void Remat::State::check_inputs(const std::vector<Tensors>& inputs) const {
   }
 }
 
-int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelContents& contents) {
+int64_t ModelState::ready(const std::vector<Tensors>& inputs, const ModelContents& contents) {
   telling([&] { check_inputs(inputs); });
   const auto require_plain_modules = [](const std::vector<Stage>& stages) {
     for (const Stage& stage : stages) {
@@ -454,7 +415,7 @@ int64_t Remat::State::ready(const std::vector<Tensors>& inputs, const ModelConte
   return uncounted;
 }
 
-Tensors Remat::State::run_plain(std::vector<Tensors> inputs) const {
+Tensors ModelState::run_plain(std::vector<Tensors> inputs) const {
   check_inputs(inputs);
   Tensors outputs;
   for (size_t b = 0; b < branches.size(); ++b) {
@@ -466,4 +427,4 @@ Tensors Remat::State::run_plain(std::vector<Tensors> inputs) const {
   return outputs;
 }
 
-}  // namespace reprise::runtime
+}  // namespace reprise::runtime::internal::chain

@@ -14,19 +14,16 @@
 #include "reprise/runtime/shared_peak.h"
 #include "runtime/chain/execute.h"
 #include "runtime/chain/plan_key.h"
-#include "runtime/device/overheads.h"
-#include "runtime/device/step_log.h"
 #include "runtime/device/turns.h"
-#include "runtime/distributed/ranks.h"
-#include "runtime/transfer/offload.h"
+#include "runtime/session/session.h"
 
-namespace reprise::runtime {
+namespace reprise::runtime::internal::chain {
 
-struct Remat::State {
+struct ModelState : session::Session {
   // An Instance is the state for one kind of input.
   struct Instance {
-    internal::chain::PlanKey key;
-    std::shared_ptr<internal::chain::PlannedModel> planned;
+    PlanKey key;
+    std::shared_ptr<PlannedModel> planned;
     std::vector<TimeSpread> spread;
     int64_t processor_percent = 100;  // Profile::processor_percent
     std::vector<std::string> stays;   // MeasuredChain::stays
@@ -41,77 +38,66 @@ struct Remat::State {
     std::vector<bool> second_output;
 
     // Returns the problem that `result` answers.
-    internal::chain::Problem problem() const;
+    Problem problem() const;
 
-    explicit Instance(internal::chain::PlanKey k) : key(std::move(k)) {}
+    explicit Instance(PlanKey k) : key(std::move(k)) {}
   };
 
   // Forwards, backwards and plans of several threads take turns: while stages run, autograd does not
   // know the parameters as leaves, so no backward may add to their gradients meanwhile.
-  internal::device::Turns turns;
+  device::Turns turns;
   std::vector<StageBranch> branches;
   std::vector<Stage> tail;
   RematOptions options;
   std::vector<std::unique_ptr<Instance>> instances;
   Instance* last = nullptr;
   StepReport report;
-  internal::device::Overheads overheads;
   StepReport reported() const {
     StepReport found = report;
     found.overheads = overheads.last();
     return found;
   }
-  internal::device::StepLog log;
-  // Values may move to this memory. It is opened and measured before the first model is, or with
-  // the first plan for a budget if the options leave the choice to the runtime.
-  internal::transfer::OpenedMemory offload_memory;
   // A share of the budget is of the peak of the first plan that was asked for one.
   std::optional<SharedPeak> share_of;
-  std::optional<Bytes> first_level;  // Chain::fixed at the first plan for the budget
-  bool chosen = false;               // whether the memory was chosen for this budget
-  std::unique_ptr<internal::distributed::Ranks> ranks;  // of RematOptions::group
+  bool chosen = false;  // whether the memory was chosen for this budget
 
   // The inputs are those of each branch.
-  internal::chain::ModelContents contents() const {
-    return internal::chain::contents_of(branches, tail);
-  }
+  ModelContents contents() const { return contents_of(branches, tail); }
   // Returns what the program will take outside of the step (RematOptions::foreseen).
   Bytes foreseen() const { return options.foreseen ? options.foreseen() : Bytes(0); }
   void check_inputs(const std::vector<Tensors>& inputs) const;
   bool has_sharded_parameters() const;
   bool has_ways() const;
   bool any_stage(const std::function<bool(const Stage&)>& matches) const;
-  // Calls the function. If it throws, the ranks hear of it.
-  template <class Function>
-  decltype(auto) telling(Function&& function) const {
-    return internal::distributed::telling(ranks.get(), std::forward<Function>(function));
-  }
-  Instance& instance_for(const std::vector<Tensors>& inputs,
-                         const internal::chain::ModelContents& contents);
+  Instance& instance_for(const std::vector<Tensors>& inputs, const ModelContents& contents);
   void open_offload_memory(const at::Tensor& input);
-  // Opens a memory behind the device. Ranks agree on its machine.
-  internal::transfer::OpenedMemory opened(const OffloadOptions& asked, c10::Device device) const;
   void drop_outdated();
   void find_ranks();
   // Plans for this rank, or with its ranks for all.
-  PlanResult ask(const internal::chain::Problem& problem, const PlanOptions& planning) const;
+  PlanResult ask(const Problem& problem, const PlanOptions& planning) const;
   void make_plan(const std::string& why, Instance& instance, int64_t offset, Bytes inputs);
   PlanResult answer(Instance& instance, PlanOptions& planning);
   // Plans without a second memory and with one, and opens the memory that pays (transfer/choose.h).
   PlanResult choose_memory(Instance& instance, PlanOptions& planning);
-  void use_memory(Instance& instance, internal::transfer::OpenedMemory memory);
+  void use_memory(Instance& instance, transfer::OpenedMemory memory);
   void plan_second_outputs(Instance& instance, const PlanOptions& planning,
                            PlanResult& result) const;
   // Makes a plan if there is none, or if the level of memory has changed too much. Returns the
   // bytes that are live but not counted by the allocator.
   int64_t replan_if_needed(Instance& instance, const std::vector<Tensors>& inputs,
-                           const internal::chain::ModelContents& contents);
+                           const ModelContents& contents);
   // Makes `last` the instance of these inputs, with a plan that fits. Returns the bytes that are
   // live but not counted by the allocator.
-  int64_t ready(const std::vector<Tensors>& inputs, const internal::chain::ModelContents& contents);
+  int64_t ready(const std::vector<Tensors>& inputs, const ModelContents& contents);
   void set_budget(Budget budget);
   const Instance& planned() const;  // throws InputError when nothing was planned yet
   Tensors run_plain(std::vector<Tensors> inputs) const;
 };
+
+}  // namespace reprise::runtime::internal::chain
+
+namespace reprise::runtime {
+
+struct Remat::State : internal::chain::ModelState {};
 
 }  // namespace reprise::runtime

@@ -14,7 +14,6 @@
 #include "runtime/device/activity.h"
 #include "runtime/device/backward_queue.h"
 #include "runtime/device/heap_block.h"
-#include "runtime/device/level_text.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
@@ -34,8 +33,6 @@ using device::LimitScope;
 using device::Measuring;
 using device::storage_bytes;
 using device::uncounted_bytes;
-using device::with_foreseen;
-using device::with_growth;
 
 namespace {
 
@@ -258,9 +255,8 @@ bool StepState::take_plan_of_another(Bytes fixed) {
     best->result.plan = std::move(plan);
   }
   if (!best) return false;
-  const StepPlan found = overheads.note(
-      "plan", "the step has other shapes", [&] { return *std::move(best); },
-      [](const StepPlan& one) { return device::found_text(one.result); });
+  const StepPlan found =
+      note_search("the step has other shapes", [&] { return *std::move(best); });
   adopt(found, place(placement, fixed));
   return true;
 }
@@ -398,11 +394,8 @@ transfer::OpenedMemory StepState::memory_for(StepPlanOptions& wanted) const {
     asked.machine = offload_memory.machine;
     return offload_memory;
   }
-  const Measuring alone;
-  if (wanted.observer) wanted.observer({"profile", 0, "the memory behind the device"});
   transfer::OpenedMemory opened =
-      telling(ranks.get(), [&] { return transfer::open_memory(asked, recording().device); });
-  if (ranks) distributed::agree_on_machine(*ranks, opened.machine, recording().device);
+      open_second_memory(asked, recording().device, wanted.observer);
   asked.machine = opened.machine;
   return opened;
 }
@@ -444,14 +437,11 @@ PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
                              bool together, const std::optional<KeptNames>& keep) {
   PlacedStep next = place(placement_of(wanted, keep.value_or(KeptNames())), fixed);
   fix_share(wanted, next.graph);
-  Placed made = overheads.note(
-      "plan", why,
-      [&] {
-        if (!keep) return search_placements(wanted, fixed, slack, together);
-        StepPlan found = search(wanted, next.graph, slack, together);
-        return Placed{std::move(found), std::move(next)};
-      },
-      [](const Placed& one) { return device::found_text(one.found.result); });
+  Placed made = note_search(why, [&] {
+    if (!keep) return search_placements(wanted, fixed, slack, together);
+    StepPlan found = search(wanted, next.graph, slack, together);
+    return Placed{std::move(found), std::move(next)};
+  });
   if (!made.found.result.plan) return made.found.result;
   move_homes(made.step, there);
   plan_options = std::move(wanted);
@@ -462,15 +452,15 @@ PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
 void StepState::require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,
                         int64_t input_bytes) const {
   if (result.plan) return;
-  std::string message = why_no_plan(graph(), result, options.optimizer != nullptr) +
-                        " Raise the budget, or time_limit, which may find a smaller plan." +
-                        with_foreseen(foreseen());
-  if (planned_level) message += with_growth(*planned_level, live);
-  if (wanted.budget.relative() && wanted.share_of) {
-    message += beyond_first_batch(*wanted.share_of, Bytes(input_bytes));
-  }
-  throw BudgetError(message, result.budget.count(), live.count(),
-                    result.smallest_budget.value_or(Bytes(0)).count());
+  const bool shared = wanted.budget.relative();
+  throw error_of({.reason = why_no_plan(graph(), result, options.optimizer != nullptr) +
+                            " Raise the budget, or time_limit, which may find a smaller plan.",
+                  .result = result,
+                  .live = live,
+                  .level = live,
+                  .foreseen = foreseen(),
+                  .share_of = shared ? wanted.share_of : std::nullopt,
+                  .inputs = Bytes(input_bytes)});
 }
 
 void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together) {
@@ -568,10 +558,10 @@ void StepState::replan_if_needed(const Tensors& inputs) {
   if (memory.footprint() <= room()) return;
   // The plan fits, but the arena no longer does.
   PlacedStep next = place(placement, fixed);
-  StepPlan found = overheads.note(
-      "plan", "the arena no longer fits beside the memory outside of the step",
-      [&] { return search(plan_options, next.graph, slack, /*together=*/false); },
-      [](const StepPlan& made) { return device::found_text(made.result); });
+  StepPlan found =
+      note_search("the arena no longer fits beside the memory outside of the step", [&] {
+        return search(plan_options, next.graph, slack, /*together=*/false);
+      });
   if (found.result.plan) {
     adopt(std::move(found), std::move(next));
   } else {

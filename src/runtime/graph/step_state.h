@@ -12,16 +12,13 @@
 #include "reprise/runtime/capture.h"
 #include "runtime/arena/step_memory.h"
 #include "runtime/device/device_heap.h"
-#include "runtime/device/overheads.h"
-#include "runtime/device/step_log.h"
-#include "runtime/distributed/ranks.h"
 #include "runtime/graph/graphed_step.h"
 #include "runtime/graph/home_store.h"
 #include "runtime/graph/link.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/step_search.h"
+#include "runtime/session/session.h"
 #include "runtime/step/gradients_aside.h"
-#include "runtime/transfer/offload.h"
 
 namespace reprise::runtime::internal::graph {
 
@@ -59,7 +56,7 @@ struct Learning {
   int64_t next_pause = 0;                  // behind the next recording that brings nothing new
 };
 
-struct StepState {
+struct StepState : session::Session {
   StepFunction step;
   CaptureOptions options;
   std::string device_name;
@@ -68,22 +65,16 @@ struct StepState {
   int64_t captures = 0;
   // `offload.machine` is that of `offload_memory`.
   StepPlanOptions plan_options;
-  // The bytes beside the step for which plan() or use() made a plan. What comes later is named in errors.
-  std::optional<Bytes> planned_level;
-  transfer::OpenedMemory offload_memory;  // where values may move to; no memory without `offload`
   // It is there if StepPlanOptions ask for offload_optimizer or offload_parameters.
   std::shared_ptr<HomeStore> homes;
   Placement placement;                   // of the plan in force
   arena::StepMemory memory;              // of the outcome in front
   std::unique_ptr<GraphedStep> graphed;  // null unless the plan in force runs as a device graph
   CapturedStepReport report;
-  device::Overheads overheads;
-  device::StepLog log;
   // The last run ended here, because no outcome that was captured reads this.
   std::string missed;
   std::vector<std::string> differences;       // that lockstep has found
   bool comparing = false;                     // whether the function runs beside the recording
-  std::shared_ptr<distributed::Ranks> ranks;  // null without a process group
   bool synchronized = true;                   // whether runs average gradients over the group
   CodecCheck codec_check = CodecCheck::kNone;
   Learning learning;  // of a followed step

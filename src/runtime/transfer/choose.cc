@@ -144,6 +144,7 @@ AutoMemory memory_for_auto(const OffloadOptions& asked, c10::Device device) {
 
 Verdict weigh(const Comparison& both, const std::vector<TimeSpread>& spread,
               const std::string& to) {
+  if (!both.objection.empty()) return stays(both.objection);
   if (!both.with.plan) {
     return stays(fmt::format("within the budget there is no plan with {} and its buffers", to));
   }

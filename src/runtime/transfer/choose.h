@@ -35,6 +35,7 @@ struct Comparison {
   const PlanResult& without;  // a second memory
   const PlanResult& with;     // a second memory
   const Machine& machine;     // of `with`
+  std::string objection = {};  // why the plan with a second memory is not taken
 };
 
 struct Verdict {
