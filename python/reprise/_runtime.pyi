@@ -5,9 +5,10 @@ forms, times are in nanoseconds, and sizes are in bytes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor, dtype, nn
+from typing_extensions import Unpack
 
 def install_cpu_allocator() -> None:
     """Counts all CPU memory that tensors take from now on."""
@@ -61,6 +62,60 @@ def touch_gradient(leaf: Tensor) -> None:
 def host_copy(tensor: Tensor) -> Tensor:
     """Returns a copy of the tensor's bytes in host memory, as an operation of a followed step."""
 
+class _PlanOptions(TypedDict, total=False):
+    """Options of a plan of a captured step. None is as an option that is not given."""
+
+    budget: int | str | None
+    planner: str | None
+    time_limit_ns: int
+    threads: int
+    enforce: bool
+    arena: bool
+    device_graph: bool
+    offload: str | None
+    machine: str | None
+    offload_optimizer: bool
+    offload_parameters: bool
+    observer: Callable[[str, float, str], None] | None
+    share_of: tuple[int, int] | None
+
+class _CaptureOptions(TypedDict, total=False):
+    """Options of a capture."""
+
+    modules: Sequence[nn.Module]
+    recapture: bool
+    outcomes: int
+    alternatives: Sequence[str] | None
+    optimizer: object
+    lockstep: str
+    follow: bool
+    budget: int | str | None
+    name: str
+    observer: Callable[[str, float, str], None] | None
+    cache: str
+    group: str
+    bucket_cap: int
+    shard_optimizer: bool
+    other_devices: list[str]
+    foreseen: Callable[[], int] | None
+    share_work: str
+
+class _RematOptions(TypedDict, total=False):
+    """Options of a planned model. None is as an option that is not given."""
+
+    budget: int | str | None
+    planner: str | None
+    time_limit_ns: int
+    loss: Callable[[list[Tensor]], Tensor] | None
+    alternatives: Sequence[str] | None
+    name: str
+    output_held: bool
+    enforce: bool
+    offload: str | None
+    machine: str | None
+    foreseen: Callable[[], int] | None
+    observer: Callable[[str, float, str], None] | None
+
 class CapturedStep:
     """A recorded step between lists of tensors."""
 
@@ -68,24 +123,7 @@ class CapturedStep:
         self,
         step: Callable[[list[Tensor]], list[Tensor]],
         sample: Sequence[Tensor],
-        *,
-        modules: Sequence[nn.Module],
-        recapture: bool,
-        outcomes: int,
-        alternatives: Sequence[str] | None,
-        optimizer: object,
-        lockstep: str,
-        follow: bool = False,
-        budget: int | str | None,
-        name: str,
-        observer: Callable[[str, float, str], None] | None,
-        cache: str,
-        group: str,
-        bucket_cap: int,
-        shard_optimizer: bool,
-        other_devices: list[str],
-        foreseen: Callable[[], int] | None,
-        share_work: str = "",
+        **options: Unpack[_CaptureOptions],
     ) -> None: ...
     @staticmethod
     def in_parts(
@@ -102,42 +140,10 @@ class CapturedStep:
         `plan` and `capture` have the keyword arguments of plan() and of the constructor.
         """
 
-    def plan(
-        self,
-        *,
-        budget: int | str | None,
-        planner: str,
-        time_limit_ns: int,
-        threads: int,
-        enforce: bool,
-        arena: bool,
-        device_graph: bool,
-        offload: str,
-        machine: str | None,
-        offload_optimizer: bool,
-        offload_parameters: bool,
-        observer: Callable[[str, float, str], None] | None,
-        share_of: tuple[int, int] | None = None,
-    ) -> dict[str, Any]:
+    def plan(self, **options: Unpack[_PlanOptions]) -> dict[str, Any]:
         """Plans the step and returns the keyword arguments of PlanResult."""
 
-    def plan_ahead(
-        self,
-        *,
-        budget: int | str | None,
-        planner: str,
-        time_limit_ns: int,
-        threads: int,
-        enforce: bool,
-        arena: bool,
-        device_graph: bool,
-        offload: str,
-        machine: str | None,
-        offload_optimizer: bool,
-        offload_parameters: bool,
-        observer: Callable[[str, float, str], None] | None,
-        share_of: tuple[int, int] | None = None,
-    ) -> None:
+    def plan_ahead(self, **options: Unpack[_PlanOptions]) -> None:
         """Plans a followed step so when it has been recorded."""
 
     def is_recorded(self) -> bool:
@@ -146,24 +152,7 @@ class CapturedStep:
     def shared_peak(self) -> tuple[int, int] | None:
         """Returns the peak that shares of budgets are of, and the bytes of its inputs."""
 
-    def use(
-        self,
-        plan: str,
-        *,
-        budget: int | str | None,
-        planner: str = "",
-        time_limit_ns: int = ...,
-        threads: int = 0,
-        enforce: bool,
-        arena: bool,
-        device_graph: bool,
-        offload: str,
-        machine: str | None,
-        offload_optimizer: bool,
-        offload_parameters: bool,
-        observer: Callable[[str, float, str], None] | None = None,
-        share_of: tuple[int, int] | None = None,
-    ) -> None:
+    def use(self, plan: str, **options: Unpack[_PlanOptions]) -> None:
         """Takes a plan from elsewhere."""
 
     def fetch_optimizer_state(self) -> None:
@@ -253,7 +242,29 @@ class CapturedStep:
     def report(self) -> dict[str, Any]:
         """Returns the keyword arguments of StepReport, and those of OtherDevice as tuples."""
 
-class Remat:
+class _PlannedStages:
+    """What planned models of one chain and of several branches have alike."""
+
+    def set_budget(self, budget: int | str | None) -> None:
+        """Sets the budget for the next steps."""
+
+    def overhead_count(self) -> int:
+        """Returns how many measurements and searches the runtime has noted so far."""
+
+    def refresh(self) -> bool:
+        """Takes over the train flags of all modules.
+
+        Returns False if a module has other children, parameters or buffers than when the model was
+        made.
+        """
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the keyword arguments of PlanResult for the plan in force."""
+
+    def report(self) -> dict[str, Any]:
+        """Returns the keyword arguments of StepReport."""
+
+class Remat(_PlannedStages):
     """A planned chain of stages between lists of tensors.
 
     A stage is a tuple: its name, its function, and the modules that the function uses.
@@ -270,19 +281,7 @@ class Remat:
         ]
         | None,
         shared: tuple[str, Sequence[Callable[[list[Tensor]], list[Tensor]] | None]] | None,
-        *,
-        budget: int | str | None,
-        planner: str,
-        time_limit_ns: int,
-        loss: Callable[[list[Tensor]], Tensor] | None,
-        alternatives: Sequence[str] | None,
-        name: str,
-        output_held: bool,
-        enforce: bool,
-        offload: str,
-        machine: str | None,
-        foreseen: Callable[[], int] | None,
-        observer: Callable[[str, float, str], None] | None,
+        **options: Unpack[_RematOptions],
     ) -> None: ...
     def machine(self) -> str | None:
         """Returns the memories of the plan, or None if there is the device alone."""
@@ -292,22 +291,6 @@ class Remat:
 
     def plan_for(self, inputs: Sequence[Tensor]) -> None:
         """Measures and plans for inputs like these, without running a step."""
-
-    def set_budget(self, budget: int | str | None) -> None:
-        """Sets the budget for the next steps."""
-
-    def overhead_count(self) -> int:
-        """Returns how many measurements and searches the runtime has noted so far."""
-
-    def refresh(self) -> bool:
-        """Takes over the train flags of all modules.
-
-        Returns False if a module has other children, parameters or buffers than when the model was
-        made.
-        """
-
-    def planned(self) -> dict[str, Any]:
-        """Returns the keyword arguments of PlanResult for the plan in force."""
 
     def chain(self) -> str:
         """Returns the measured chain."""
@@ -321,10 +304,7 @@ class Remat:
     def run_log(self) -> str | None:
         """Returns the run log of the plan in force, or None if no step was measured."""
 
-    def report(self) -> dict[str, Any]:
-        """Returns the keyword arguments of StepReport."""
-
-class RematJoin:
+class RematJoin(_PlannedStages):
     """Planned branches of stages that meet in one loss, between lists of tensors.
 
     A stage is a tuple, as for `Remat`. A branch is its name and its stages.
@@ -339,19 +319,7 @@ class RematJoin:
             ]
         ],
         tail: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
-        *,
-        budget: int | str | None,
-        planner: str = "",
-        time_limit_ns: int,
-        loss: Callable[[list[Tensor]], Tensor] | None,
-        alternatives: Sequence[str] | None,
-        name: str,
-        output_held: bool,
-        enforce: bool,
-        offload: str = "",
-        machine: str | None = None,
-        foreseen: Callable[[], int] | None,
-        observer: Callable[[str, float, str], None] | None,
+        **options: Unpack[_RematOptions],
     ) -> None: ...
     def forward(self, inputs: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Runs the forward half of a planned step. The backward half is a node of autograd."""
@@ -359,27 +327,8 @@ class RematJoin:
     def plan_for(self, inputs: Sequence[Sequence[Tensor]]) -> None:
         """Measures and plans for inputs like these, without running a step."""
 
-    def set_budget(self, budget: int | str | None) -> None:
-        """Sets the budget for the next steps."""
-
-    def overhead_count(self) -> int:
-        """Returns how many measurements and searches the runtime has noted so far."""
-
-    def refresh(self) -> bool:
-        """Takes over the train flags of all modules.
-
-        Returns False if a module has other children, parameters or buffers than when the model was
-        made.
-        """
-
-    def planned(self) -> dict[str, Any]:
-        """Returns the keyword arguments of PlanResult for the plan in force."""
-
     def join(self) -> str:
         """Returns the measured join."""
-
-    def report(self) -> dict[str, Any]:
-        """Returns the keyword arguments of StepReport."""
 
 class PipelinePart:
     """A part that the schedules of PyTorch run, with several micro-batches under way at a time."""
@@ -482,19 +431,7 @@ def tell_failure(group: str, reason: str) -> None:
 def profile(
     stages: Sequence[tuple[str, Callable[[list[Tensor]], list[Tensor]], Sequence[nn.Module]]],
     sample: Sequence[Tensor],
-    *,
-    budget: int | str | None = None,
-    planner: str = "",
-    time_limit_ns: int = ...,
-    loss: Callable[[list[Tensor]], Tensor] | None,
-    alternatives: Sequence[str] | None,
-    name: str,
-    output_held: bool,
-    enforce: bool = True,
-    offload: str = "",
-    machine: str | None = None,
-    foreseen: Callable[[], int] | None = None,
-    observer: Callable[[str, float, str], None] | None,
+    **options: Unpack[_RematOptions],
 ) -> str:
     """Measures stages into a chain and returns the profile."""
 

@@ -1,6 +1,6 @@
 // An OptionTable binds an options struct to keyword arguments: one row for each argument, with what
 // it sets. A new option is one row here, and one line in the stub, which a test compares with the
-// table. A table with tensors among its arguments needs PyTorch's casters, too.
+// names and types of the table. A table with tensors among its arguments needs PyTorch's casters, too.
 #pragma once
 
 #include <pybind11/chrono.h>
@@ -56,6 +56,20 @@ struct SecondArgument<void (Class::*)(First, Argument) const> {
   using Type = std::decay_t<Argument>;
 };
 
+// Returns the type of an argument as the stub writes it, or "" for one that the stub describes closer.
+template <class Value>
+constexpr const char* type_in_stub() {
+  if constexpr (std::is_same_v<Value, bool>) return "bool";
+  if constexpr (std::is_same_v<Value, std::string>) return "str";
+  if constexpr (std::is_same_v<Value, Budget>) return "int | str | None";
+  if constexpr (std::is_floating_point_v<Value>) return "float";
+  if constexpr (std::is_integral_v<Value> || std::is_same_v<Value, Bytes> ||
+                std::is_same_v<Value, Nanos>) {
+    return "int";
+  }
+  return "";
+}
+
 }  // namespace internal
 
 template <class Options>
@@ -66,20 +80,27 @@ class OptionTable {
     // The argument has the type of the field.
     template <class Class, class Type>
     Row(const char* name, Type Class::*field)
-        : name_(name), set_([field](Options& options, const pybind11::handle& value) {
+        : name_(name),
+          type_(internal::type_in_stub<Type>()),
+          set_([field](Options& options, const pybind11::handle& value) {
             options.*field = value.cast<Type>();
           }) {}
     // `set` puts the argument into the options.
     template <class Set>
     requires(!std::is_member_pointer_v<Set>) Row(const char* name, Set set)
-        : name_(name), set_([set](Options& options, const pybind11::handle& value) {
-            using Argument = typename internal::SecondArgument<decltype(&Set::operator())>::Type;
-            set(options, value.cast<Argument>());
+        : name_(name),
+          type_(internal::type_in_stub<ArgumentOf<Set>>()),
+          set_([set](Options& options, const pybind11::handle& value) {
+            set(options, value.cast<ArgumentOf<Set>>());
           }) {}
 
    private:
     friend OptionTable;
+    template <class Set>
+    using ArgumentOf = typename internal::SecondArgument<decltype(&Set::operator())>::Type;
+
     const char* name_;
+    const char* type_;
     std::function<void(Options&, const pybind11::handle&)> set_;
   };
 
@@ -101,10 +122,10 @@ class OptionTable {
     return options;
   }
 
-  // Returns the names for the docstring of a function that takes these keyword arguments.
+  // Returns the names and types for the docstring of a function that takes these keyword arguments.
   std::string names() const {
     std::string all = "Keywords:";
-    for (const Row& row : rows_) all += std::string(" ") + row.name_;
+    for (const Row& row : rows_) all += std::string("\n") + row.name_ + ": " + row.type_;
     return all;
   }
 

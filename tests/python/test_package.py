@@ -67,19 +67,46 @@ def is_property(function: ast.FunctionDef) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "property" for d in function.decorator_list)
 
 
-def functions_of_stub(path: pathlib.Path) -> dict[str, list[str]]:
-    """Returns the names of the arguments of each function; methods are "Class.method"."""
+def functions_of_stub(path: pathlib.Path) -> dict[str, dict[str, str]]:
+    """Returns the arguments of each function with their types; methods are "Class.method".
+
+    Private classes are those of the stub alone: what others inherit, and tables of options.
+    """
     found = {}
-    for node in ast.parse(path.read_text()).body:
-        inside = node.body if isinstance(node, ast.ClassDef) else [node]
-        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+    tree = ast.parse(path.read_text()).body
+    classes = {node.name: node for node in tree if isinstance(node, ast.ClassDef)}
+
+    def type_of(annotation: ast.expr | None) -> str:
+        return "" if annotation is None else ast.unparse(annotation)
+
+    def options_of(annotation: ast.expr | None) -> dict[str, str]:
+        table = classes[type_of(annotation).removeprefix("Unpack[").removesuffix("]")].body
+        rows = [row for row in table if isinstance(row, ast.AnnAssign)]
+        return {ast.unparse(row.target): type_of(row.annotation) for row in rows}
+
+    for node in tree:
+        inside: list[ast.stmt] = [node]
+        prefix = ""
+        if isinstance(node, ast.ClassDef):
+            if node.name.startswith("_"):
+                continue
+            inherited = [classes[ast.unparse(base)].body for base in node.bases]
+            inside, prefix = sum(inherited, node.body), f"{node.name}."
         for function in inside:
             if isinstance(function, ast.FunctionDef) and not is_property(function):
                 arguments = function.args
-                names = [a.arg for a in arguments.args]
-                names += ["*"] * bool(arguments.kwonlyargs) + [a.arg for a in arguments.kwonlyargs]
-                found[prefix + function.name] = names
+                own = {a.arg: type_of(a.annotation) for a in arguments.kwonlyargs}
+                if arguments.kwarg is not None:
+                    own |= options_of(arguments.kwarg.annotation)
+                names = {a.arg: type_of(a.annotation) for a in arguments.args}
+                found[prefix + function.name] = names | ({"*": ""} if own else {}) | own
     return found
+
+
+def rows_of_table(text: str) -> list[tuple[str, str]]:
+    """Returns the names and types of an options table; the type is "" if it does not say one."""
+    rows = text.partition("Keywords:\n")[2].splitlines()
+    return [(name, type_.strip()) for name, _, type_ in (row.partition(":") for row in rows if row)]
 
 
 def arguments_of_docstring(text: str) -> list[str]:
@@ -94,7 +121,7 @@ def arguments_of_docstring(text: str) -> list[str]:
         flat += letter if depth == 0 else ""
     names = [part.partition(":")[0].strip() for part in re.split(r",", flat) if part.strip()]
     if names[-1:] == ["**kwargs"]:
-        names[-1:] = ["*", *text.partition("Keywords:")[2].split()]
+        names[-1:] = ["*", *(name for name, _ in rows_of_table(text))]
     return names
 
 
@@ -108,7 +135,9 @@ def test_stubs_name_the_arguments(name: str) -> None:
         value = module
         for part in function.split("."):
             value = getattr(value, part)
-        assert arguments_of_docstring(value.__doc__ or "") == names, function
+        assert arguments_of_docstring(value.__doc__ or "") == list(names), function
+        for name, type_ in rows_of_table(value.__doc__ or ""):
+            assert type_ in ("", names[name].removesuffix(" | None"), names[name]), (function, name)
 
 
 def test_options_that_are_not_in_the_table_are_refused() -> None:

@@ -96,7 +96,47 @@ py::dict fields_of(const rt::StepReport& report) {
   return found;
 }
 
-class Remat {
+// What bound models of one chain and of several branches have alike. `Inputs` are those of a call.
+template <class Model, class Inputs>
+class PlannedStages {
+ public:
+  Tensors forward(const Inputs& inputs) {
+    py::gil_scoped_release no_gil;
+    return model_->forward(inputs);
+  }
+  void plan_for(const Inputs& inputs) {
+    py::gil_scoped_release no_gil;
+    model_->plan_for(inputs);
+  }
+  void set_budget(const BudgetArgument& budget) {
+    const Budget now = budget_of(budget);
+    without_gil([&] { model_->set_budget(now); });
+  }
+  bool refresh() { return mirrors_.refresh(); }
+  int64_t overhead_count() const { return model_->overhead_count(); }
+  py::dict planned() const { return dict_of(model_->plan()); }
+  py::dict report() const {
+    return fields_of(without_gil([&] { return model_->last_step(); }));
+  }
+
+ protected:
+  Mirrors mirrors_;
+  std::shared_ptr<Model> model_;
+};
+
+template <class Bound>
+py::class_<Bound> bind_planned(py::module_& m, const char* name) {
+  return py::class_<Bound>(m, name)
+      .def("forward", &Bound::forward, py::arg("inputs"))
+      .def("plan_for", &Bound::plan_for, py::arg("inputs"))
+      .def("set_budget", &Bound::set_budget, py::arg("budget"))
+      .def("refresh", &Bound::refresh)
+      .def("overhead_count", &Bound::overhead_count)
+      .def("planned", &Bound::planned)
+      .def("report", &Bound::report);
+}
+
+class Remat : public PlannedStages<rt::Remat, Tensors> {
  public:
   Remat(const std::vector<StageArgument>& arguments, const ShardedArgument& sharded,
         const SharedArgument& shared, const py::kwargs& keywords) {
@@ -124,42 +164,20 @@ class Remat {
     model_ = std::make_shared<rt::Remat>(std::move(stages), std::move(options));
   }
 
-  Tensors forward(const Tensors& inputs) {
-    py::gil_scoped_release no_gil;
-    return model_->forward(inputs);
-  }
-  void plan_for(const Tensors& inputs) {
-    py::gil_scoped_release no_gil;
-    model_->plan_for(inputs);
-  }
-  void set_budget(const BudgetArgument& budget) {
-    const Budget now = budget_of(budget);
-    without_gil([&] { model_->set_budget(now); });
-  }
-  bool refresh() { return mirrors_.refresh(); }
-  int64_t overhead_count() const { return model_->overhead_count(); }
-  py::dict planned() const { return dict_of(model_->plan()); }
   Text chain() const { return to_json(model_->chain()); }
   Text profile() const { return to_json(model_->profile()); }
   void log_steps(int64_t steps) { model_->log_steps(steps); }
   std::optional<Text> run_log() const { return text_of(model_->run_log()); }
-  py::dict report() const {
-    return fields_of(without_gil([&] { return model_->last_step(); }));
-  }
   // Returns the memories of the plan as JSON, or nothing if there is the device alone.
   std::optional<Text> machine() const {
     if (model_->machine().channels.empty()) return std::nullopt;
     return to_json(model_->machine());
   }
-
- private:
-  Mirrors mirrors_;
-  std::shared_ptr<rt::Remat> model_;
 };
 
 using BranchArgument = std::pair<Text, std::vector<StageArgument>>;
 
-class RematJoin {
+class RematJoin : public PlannedStages<rt::RematJoin, std::vector<Tensors>> {
  public:
   RematJoin(const std::vector<BranchArgument>& branches, const std::vector<StageArgument>& tail,
             const py::kwargs& keywords) {
@@ -170,62 +188,26 @@ class RematJoin {
                                              std::move(options));
   }
 
-  Tensors forward(const std::vector<Tensors>& inputs) {
-    py::gil_scoped_release no_gil;
-    return model_->forward(inputs);
-  }
-  void plan_for(const std::vector<Tensors>& inputs) {
-    py::gil_scoped_release no_gil;
-    model_->plan_for(inputs);
-  }
-  void set_budget(const BudgetArgument& budget) {
-    const Budget now = budget_of(budget);
-    without_gil([&] { model_->set_budget(now); });
-  }
-  bool refresh() { return mirrors_.refresh(); }
-  int64_t overhead_count() const { return model_->overhead_count(); }
-  py::dict planned() const { return dict_of(model_->plan()); }
   Text join() const { return to_json(model_->join()); }
-  py::dict report() const {
-    return fields_of(without_gil([&] { return model_->last_step(); }));
-  }
-
- private:
-  Mirrors mirrors_;
-  std::shared_ptr<rt::RematJoin> model_;
 };
 
 }  // namespace
 
 void bind_remat(py::module_& m) {
-  py::class_<Remat>(m, "Remat")
+  bind_planned<Remat>(m, "Remat")
       .def(py::init<const std::vector<StageArgument>&, const ShardedArgument&,
                     const SharedArgument&, const py::kwargs&>(),
            py::arg("stages"), py::arg("sharded"), py::arg("shared"), remat_table().names().c_str())
       .def("machine", &Remat::machine)
-      .def("forward", &Remat::forward, py::arg("inputs"))
-      .def("plan_for", &Remat::plan_for, py::arg("inputs"))
-      .def("set_budget", &Remat::set_budget, py::arg("budget"))
-      .def("refresh", &Remat::refresh)
-      .def("overhead_count", &Remat::overhead_count)
-      .def("planned", &Remat::planned)
       .def("chain", &Remat::chain)
       .def("profile", &Remat::profile)
       .def("log_steps", &Remat::log_steps, py::arg("steps"))
-      .def("run_log", &Remat::run_log)
-      .def("report", &Remat::report);
-  py::class_<RematJoin>(m, "RematJoin")
+      .def("run_log", &Remat::run_log);
+  bind_planned<RematJoin>(m, "RematJoin")
       .def(py::init<const std::vector<BranchArgument>&, const std::vector<StageArgument>&,
                     const py::kwargs&>(),
            py::arg("branches"), py::arg("tail"), remat_table().names().c_str())
-      .def("forward", &RematJoin::forward, py::arg("inputs"))
-      .def("plan_for", &RematJoin::plan_for, py::arg("inputs"))
-      .def("set_budget", &RematJoin::set_budget, py::arg("budget"))
-      .def("refresh", &RematJoin::refresh)
-      .def("overhead_count", &RematJoin::overhead_count)
-      .def("planned", &RematJoin::planned)
-      .def("join", &RematJoin::join)
-      .def("report", &RematJoin::report);
+      .def("join", &RematJoin::join);
   m.def("profile", &profile_stages, py::arg("stages"), py::arg("sample"),
         remat_table().names().c_str());
 }
