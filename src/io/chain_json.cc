@@ -18,6 +18,7 @@ StageOption read_option(const Element& element) {
   if (const auto flag = object.optional("consumes_input")) option.consumes_input = flag->boolean();
   option.forward = read_cost(object.required("forward"));
   option.backward = read_cost(object.required("backward"));
+  if (const auto cost = object.optional("stopped")) option.stopped = read_cost(*cost);
   if (const auto word = object.optional("exactness")) option.exactness = read_exactness(*word);
   object.finish();
   return option;
@@ -52,6 +53,7 @@ void write_option(Writer& writer, const StageOption& option) {
       .field("consumes_input", option.consumes_input);
   write_cost(writer.key("forward"), option.forward);
   write_cost(writer.key("backward"), option.backward);
+  if (option.stopped) write_cost(writer.key("stopped"), *option.stopped);
   writer.field("exactness", to_string(option.exactness)).close();
 }
 

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <set>
-#include <string_view>
+#include <string>
 
 #include "model/stages.h"
 #include "reprise/model/errors.h"
@@ -24,6 +25,20 @@ void check_option_name(const std::string& name, const std::string& pointer) {
   }
 }
 
+// A run that stops early has a name of its own in the graph (lower.h).
+void check_stopped(const Stage& stage, const StageOption& option, const std::string& pointer) {
+  if (!option.stopped) return;
+  if (option.reads_output) {
+    throw InputError("no run stops early where the backward reads the output",
+                     {.pointer = pointer});
+  }
+  if (option.stopped->time > option.forward.time ||
+      option.stopped->workspace > option.forward.workspace + stage.output) {
+    throw InputError("a run that stops early takes no more time or memory than the whole forward",
+                     {.pointer = pointer});
+  }
+}
+
 void validate_stage(const Stage& stage, const std::string& pointer, Sums& sums) {
   sums.add(stage.output, pointer + "/output_bytes");
   sums.add(stage.output_gradient.value_or(stage.output), pointer + "/output_gradient_bytes");
@@ -33,7 +48,7 @@ void validate_stage(const Stage& stage, const std::string& pointer, Sums& sums) 
     throw InputError("a stage needs at least one option: its backward has no other way to run",
                      {.pointer = pointer + "/options"});
   }
-  std::set<std::string_view> names;
+  std::set<std::string, std::less<>> names;
   for (size_t o = 0; o < stage.options.size(); ++o) {
     const StageOption& option = stage.options[o];
     const std::string here = fmt::format("{}/options/{}", pointer, o);
@@ -46,6 +61,15 @@ void validate_stage(const Stage& stage, const std::string& pointer, Sums& sums) 
     sums.add(option.saved, here + "/saved_bytes");
     sums.add(option.forward, here + "/forward");
     sums.add(option.backward, here + "/backward");
+    check_stopped(stage, option, here + "/stopped");
+  }
+  for (size_t o = 0; o < stage.options.size(); ++o) {
+    const StageOption& option = stage.options[o];
+    if (option.stopped && names.contains(stopped_name(option))) {
+      throw InputError(fmt::format("\"{}\" is the name of a run of option \"{}\" that stops early",
+                                   stopped_name(option), option.name),
+                       {.pointer = fmt::format("{}/options/{}/stopped", pointer, o)});
+    }
   }
 }
 
@@ -71,6 +95,8 @@ void check_consumed_input(const std::vector<Stage>& stages, size_t i, const std:
 }
 
 }  // namespace
+
+std::string stopped_name(const StageOption& option) { return option.name + "+stop"; }
 
 Bytes boundary_bytes(const Chain& chain, size_t boundary) {
   return boundary == 0 ? chain.input.bytes : chain.stages.at(boundary - 1).output;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace reprise {
@@ -51,6 +52,17 @@ Op forward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex 
     variant.exactness = option.exactness;
     op.variants.push_back(std::move(variant));
   }
+  for (size_t o = 0; o < stage.options.size(); ++o) {
+    const StageOption& option = stage.options[o];
+    if (!option.stopped) continue;
+    Variant variant = op.variants[1 + o];
+    variant.name = stopped_name(option);
+    variant.time = option.stopped->time;
+    variant.workspace = option.stopped->workspace;
+    variant.writes = {variant.writes.back()};
+    variant.role = Role::kReplay;
+    op.variants.push_back(std::move(variant));
+  }
   return op;
 }
 
@@ -88,6 +100,23 @@ Op backward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex
 }
 
 }  // namespace
+
+ForwardRun forward_run(const Stage& stage, int32_t variant) {
+  if (variant == 0) return {};
+  size_t option = static_cast<size_t>(variant) - 1;
+  if (option < stage.options.size()) return {.option = option, .stops = false};
+  size_t left = option - stage.options.size();  // options that stop early and come before
+  for (option = 0; !stage.options.at(option).stopped || left-- > 0;) ++option;
+  return {.option = option, .stops = true};
+}
+
+int32_t stopped_variant(const Stage& stage, size_t option) {
+  if (!stage.options[option].stopped) return static_cast<int32_t>(option) + 1;
+  const auto before = std::count_if(
+      stage.options.begin(), stage.options.begin() + static_cast<std::ptrdiff_t>(option),
+      [](const StageOption& other) { return other.stopped.has_value(); });
+  return static_cast<int32_t>(1 + stage.options.size()) + static_cast<int32_t>(before);
+}
 
 Graph lower(const Chain& chain) {
   validate(chain);

@@ -104,6 +104,28 @@ TEST(ModelError, AConsumedInputIsRefusedUnlessTheStageIsItsLastReader) {
   }
 }
 
+TEST(ModelError, ARunThatStopsEarlyLeavesOutTheOutputAndTakesNoMoreThanTheWhole) {
+  const auto place = [](const Chain& chain) {
+    return refusal<Chain>(chain, [](const Chain& c) { validate(c); });
+  };
+  Chain chain = example_chain();
+  std::vector<StageOption>& options = chain.stages[0].options;
+  const char* const pointer = "/stages/0/options/0/stopped";
+  options[0].stopped = options[0].forward;
+  options[0].reads_output = true;
+  EXPECT_EQ(place(chain), pointer);
+  options[0].reads_output = false;
+  EXPECT_NO_THROW(validate(chain));
+  options[0].stopped->time += Nanos(1);
+  EXPECT_EQ(place(chain), pointer);
+  options[0].stopped = options[0].forward;
+  options[0].stopped->workspace += chain.stages[0].output + Bytes(1);
+  EXPECT_EQ(place(chain), pointer);
+  options[0].stopped = options[0].forward;
+  options[1].name = stopped_name(options[0]);
+  EXPECT_EQ(place(chain), pointer);
+}
+
 // The last output must not be read by any option, not only by the first.
 TEST(ModelError, AConsumingLossIsRefusedIfAnyLastOptionReadsTheOutput) {
   Chain chain = example_chain();

@@ -55,6 +55,12 @@ RandomChainOptions free(int stages, int options_a_stage, bool dominant, bool che
   return options;
 }
 
+RandomChainOptions stopping(int stages, int options_a_stage, bool dominant) {
+  RandomChainOptions options = free(stages, options_a_stage, dominant, false);
+  options.early_stops = true;
+  return options;
+}
+
 RandomChainOptions tiny_numbers() {
   RandomChainOptions options = free(5, 1, false, false);
   options.max_size = 2;  // ties everywhere
@@ -70,6 +76,8 @@ std::vector<Family> families() {
           {"options", 200, free(3, 3, false, false)},
           {"cheap_options", 200, free(3, 3, false, true)},
           {"cheap_options_large_workspaces", 200, free(4, 2, true, true)},
+          {"early_stops", 200, stopping(5, 1, false)},
+          {"early_stops_of_options", 200, stopping(3, 3, true)},
           {"ties", 200, tiny_numbers()}};
 }
 

@@ -54,8 +54,8 @@ class BranchSchedules {
   template <class GoOn>
   void with_each_way(size_t b, size_t k, bool must_store, const GoOn& go_on) {
     const bool was_stored = stored_[b][k];
-    keep(b, k, [&] { go_on(true); });
-    for (const int32_t variant : sweep_variants(index_.forward(b, k))) {
+    keep(b, k, false, [&] { go_on(true); });
+    for (const int32_t variant : sweep_variants(b, k)) {
       runs_.push_back({index_.forward(b, k), variant});
       stored_[b][k] = true;
       go_on(false);
@@ -66,12 +66,14 @@ class BranchSchedules {
   }
 
   template <class GoOn>
-  void keep(size_t b, size_t k, const GoOn& go_on) {
+  void keep(size_t b, size_t k, bool stops, const GoOn& go_on) {
     const bool was_stored = stored_[b][k];
-    for (size_t o = 0; o < join_.branches[b].stages[k].options.size(); ++o) {
+    const Stage& stage = join_.branches[b].stages[k];
+    for (size_t o = 0; o < stage.options.size(); ++o) {
       kept_[b][k] = static_cast<int32_t>(o);
       stored_[b][k] = false;
-      runs_.push_back({index_.forward(b, k), kept_[b][k] + 1});
+      runs_.push_back(
+          {index_.forward(b, k), stops ? stopped_variant(stage, o) : kept_[b][k] + 1});
       go_on();
       runs_.pop_back();
       stored_[b][k] = was_stored;
@@ -111,7 +113,7 @@ class BranchSchedules {
   void pass(size_t b, size_t first, size_t k, size_t end, bool must_store) {
     if (count_ > limit_) return;
     if (k == end) {
-      keep(b, k, [&] { reverse(b, first, k + 1); });
+      keep(b, k, true, [&] { reverse(b, first, k + 1); });
       return;
     }
     with_each_way(b, k, must_store, [&](bool store) { pass(b, first, k + 1, end, store); });
@@ -133,10 +135,11 @@ class BranchSchedules {
     runs_.resize(before);
   }
 
-  // Returns the variants but for two kinds: those that another one beats in both time and memory,
-  // and those that give back the input, which is stored or may be.
-  std::vector<int32_t> sweep_variants(OpIndex op) const {
-    const std::vector<Variant>& all = graph_.ops[static_cast<size_t>(op)].variants;
+  // Returns all variants that make the output, but two kinds: those that another one beats in both
+  // time and memory, and those that give back the input, which is stored or may be.
+  std::vector<int32_t> sweep_variants(size_t b, size_t k) const {
+    std::vector<Variant> all = graph_.ops[static_cast<size_t>(index_.forward(b, k))].variants;
+    all.resize(1 + join_.branches[b].stages[k].options.size());
     const auto memory = [&](const Variant& variant) {
       int64_t sum = variant.workspace.count();
       for (const ValueIndex value : variant.writes) {

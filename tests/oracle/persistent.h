@@ -22,7 +22,8 @@ struct PeakAndTime {
 // A persistent schedule is a series of forward passes. A pass starts at the last activation that is
 // still stored, and ends at the stage whose backward is next; the first pass ends at the loss.
 // Every stage on the way is kept for its backward, with one of its options, or it is swept, in any
-// variant that gives nothing back. The input of a swept stage may be stored, and it is stored if
+// variant that gives nothing back. The kept run of the stage whose backward is next stops early if
+// that can be. The input of a swept stage may be stored, and it is stored if
 // the stage before was kept. A stored or kept value stays until its stage is reversed. After a
 // pass, every backward that can run does.
 //

@@ -64,7 +64,9 @@ std::vector<Pass> passes_of(const std::vector<std::string>& words,
   model.stages[1].parameters = {1, 3};
   model.stages[2].parameters = {2};
   const Places places(model, three_stages().stages, {0, 0, 0});
-  return Passes(model, places, program_of(words), copies_gradients).all();
+  return Passes(model, places, program_of(words), three_stages().stages,
+                copies_gradients)
+      .all();
 }
 
 TEST(Passes, WhatIsKeptAndRunBackInARowIsOnePass) {

@@ -46,6 +46,10 @@ class Draw {
       option.forward.workspace = std::max(option.forward.workspace, stage.forward.workspace);
     }
     option.backward = cost();
+    if (options_.early_stops && !option.reads_output && coin()) {
+      option.stopped = Cost{Nanos(between(0, option.forward.time.count())),
+                            Bytes(between(0, (option.forward.workspace + stage.output).count()))};
+    }
     if (options_.inexact_options && number > 0) {
       option.exactness = static_cast<Exactness>(between(0, 2));
     }
@@ -81,6 +85,7 @@ RandomChainOptions effective(RandomChainOptions options) {
   options.free_reads = options.consumes = options.weight_gradients = options.own_gradients = false;
   options.inexact_options = false;
   options.cheap_options = false;
+  options.early_stops = false;
   return options;
 }
 
@@ -119,9 +124,11 @@ std::string describe(const Chain& chain) {
     for (const StageOption& o : stage.options) {
       options += fmt::format(
           R"({}{{"name": "{}", "saved_bytes": {}, "reads_input": {}, "reads_output": {}, )"
-          R"("consumes": {}, "consumes_input": {}, "forward": {}, "backward": {}, "exactness": "{}"}})",
+          R"("consumes": {}, "consumes_input": {}, "forward": {}, "backward": {}, {}"exactness": "{}"}})",
           options.empty() ? "" : ", ", o.name, o.saved.count(), o.reads_input, o.reads_output,
-          o.consumes, o.consumes_input, cost(o.forward), cost(o.backward), to_string(o.exactness));
+          o.consumes, o.consumes_input, cost(o.forward), cost(o.backward),
+          o.stopped ? fmt::format(R"("stopped": {}, )", cost(*o.stopped)) : "",
+          to_string(o.exactness));
     }
     stages += fmt::format(
         R"({}{{"name": "{}", "output_bytes": {}, "output_gradient_bytes": {}, )"

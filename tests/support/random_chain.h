@@ -26,6 +26,7 @@ struct RandomChainOptions {
   bool fixed = true;          // else 0
   bool random_stages = true;  // Stage::random
   bool cheap_options = true;  // options whose forward may be faster than "fast"; else never
+  bool early_stops = false;   // options whose re-run may stop early
   bool inexact_options = false;      // options after the first may be kRounding or kApproximate
   bool dominant_workspaces = false;  // workspaces up to 4 * max_size, so that they decide
 

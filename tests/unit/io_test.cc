@@ -170,6 +170,7 @@ TEST(RoundTrip, EveryFormat) {
   chain.stages[0].options[1].consumes = true;
   for (StageOption& option : chain.stages[0].options) option.reads_output = false;
   chain.stages[1].options[0].consumes_input = true;
+  chain.stages[0].options[1].stopped = Cost{Nanos(2), Bytes(0)};
   chain.stages[1].output_gradient = Bytes(3);
   chain.stages[1].random = true;
   EXPECT_EQ(parse_chain(to_json(chain)), chain);

@@ -124,6 +124,29 @@ TEST(Lower, AnInputThatTheBackwardDoesNotReadIsConsumedByTheForwardThatKeeps) {
   EXPECT_NO_THROW(validate(graph));
 }
 
+TEST(Lower, ARunThatStopsEarlyIsAVariantOfReRunsThatWritesNoOutput) {
+  Chain chain = example_chain();
+  for (StageOption& option : chain.stages[0].options) {
+    option.reads_output = false;
+    EXPECT_EQ(stopped_variant(chain.stages[0], 0), 1);
+  }
+  StageOption& lean = chain.stages[0].options[1];
+  lean.stopped = Cost{lean.forward.time, Bytes(1)};
+  const Graph graph = lower(chain);
+  ASSERT_EQ(graph.ops[0].variants.size(), 4u);
+  const Variant& stopped = graph.ops[0].variants[3];
+  EXPECT_EQ(stopped.name, "lean+stop");
+  EXPECT_EQ(stopped.role, Role::kReplay);
+  EXPECT_EQ(names(graph, stopped.writes), Names{"s0.lean"});
+  EXPECT_EQ(stopped.workspace, Bytes(1));
+  EXPECT_EQ(stopped_variant(chain.stages[0], 0), 1);  // no such run: the whole one
+  EXPECT_EQ(stopped_variant(chain.stages[0], 1), 3);
+  EXPECT_EQ(forward_run(chain.stages[0], 0), ForwardRun{});
+  EXPECT_EQ(forward_run(chain.stages[0], 2), (ForwardRun{.option = 1, .stops = false}));
+  EXPECT_EQ(forward_run(chain.stages[0], 3), (ForwardRun{.option = 1, .stops = true}));
+  EXPECT_NO_THROW(validate(graph));
+}
+
 TEST(Lower, AConsumingLossGivesBackTheLastOutput) {
   Chain chain = example_chain();
   chain.stages[1].options[0].reads_output = false;

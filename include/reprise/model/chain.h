@@ -45,6 +45,10 @@ struct StageOption {
   bool consumes_input = false;
   Cost forward;
   Cost backward;
+  // The forward of a re-run right before the backward. It stops early: it makes the saved bytes
+  // and leaves out all that only x_{i+1} needs. It takes no more time or memory than `forward`.
+  // Nothing if there is no such run, as where the backward reads x_{i+1}.
+  std::optional<Cost> stopped = {};
   Exactness exactness = Exactness::kBitwise;
 
   bool operator==(const StageOption&) const = default;
@@ -86,6 +90,9 @@ struct Chain {
 
   bool operator==(const Chain&) const = default;
 };
+
+// Returns the name of the run of an option that stops early: "<option>+stop".
+std::string stopped_name(const StageOption& option);
 
 // Return the sizes of x_k and of g_k, for boundary k in 0..L.
 Bytes boundary_bytes(const Chain& chain, size_t boundary);

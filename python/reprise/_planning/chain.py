@@ -42,6 +42,9 @@ class StageOption:
         consumes: Whether the backward itself gives back what it reads last. These bytes are then
             not counted while it runs (docs/formats.md).
         consumes_input: Whether the stage's input is given back in the same way.
+        stopped: The cost of the forward of a re-run right before the backward. It stops early: it
+            makes the saved bytes, and leaves out all that only the output needs. None if there is
+            no such run.
         exactness: The distance from plain training's result: "bitwise", "rounding" or
             "approximate".
     """
@@ -54,6 +57,7 @@ class StageOption:
     reads_output: bool = True
     consumes: bool = False
     consumes_input: bool = False
+    stopped: Cost | None = None
     exactness: str = "bitwise"
 
 

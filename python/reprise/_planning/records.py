@@ -52,7 +52,7 @@ def decode(kind: Any, value: Any) -> Any:
 
 
 def _format_of(value: Any) -> Any:
-    return value.get("format", "") if isinstance(value, dict) else None
+    return value.get("format") if isinstance(value, dict) else None
 
 
 def encode(value: Any) -> Any:

@@ -33,9 +33,9 @@ void LossBound::for_each_option_step(size_t k, const KeepOption& option, const O
   for (const State from : {kGone, kAgain, kLive}) {
     if (from != kGone) {
       // The saved bytes are not live: the stage runs before the loss, and again later with this
-      // option.
-      offer(from, kLive, again + option.cost, output);
-      if (!last) offer(from, kAgain, again + option.cost, int64_t{0});
+      // option, when it may stop early.
+      offer(from, kLive, again + option.stopped_cost, output);
+      if (!last) offer(from, kAgain, again + option.stopped_cost, int64_t{0});
     }
     // The saved bytes are live, and so are the values that the backward reads. Only the input may
     // be missing, if inputs may be dropped.

@@ -104,10 +104,12 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
   for (size_t o = 0; o < model.options[i].size(); ++o) {
     const KeepOption& option = model.options[i][o];
     const int64_t u = model.given_back(i, option, cell.pinned);
+    // The last stage of a segment ran before. Its backward comes next, so it may stop early.
+    const int64_t forward = i < l ? option.forward : option.stopped_forward;
     Branch keep{
         .kind = BranchKind::kKeep,
-        .from = std::max(held + option.forward, model.weights(i + 1, l) + option.backward - u),
-        .cost = option.cost,
+        .from = std::max(held + forward, model.weights(i + 1, l) + option.backward - u),
+        .cost = i < l ? option.cost : option.stopped_cost,
         .at = i,
         .option = o};
     if (i < l) {

@@ -24,6 +24,7 @@ std::vector<int32_t> stage_classes(const ChainModel& model) {
     key.push_back(-1);
     for (const KeepOption& option : model.options[i]) {
       key.insert(key.end(), {option.saved, option.forward, option.backward, option.cost,
+                             option.stopped_forward, option.stopped_cost, option.stopped_variant,
                              option.reads_input, option.reads_output});
     }
     classes.push_back(known.try_emplace(key, static_cast<int32_t>(known.size())).first->second);

@@ -32,6 +32,8 @@
 //          g_{i+1} + s + [ro] x_{i+1} + W(i+1,l) + g_i + w_i + ob - u <= m           (backward)
 //          (a backward that gives back what it reads: W(i+1,l) + g_i + w_i + ob - u <= m;
 //          a run that gives back x_i: x_i less, there and in D)
+//          If i = l < L, the stage ran before, and its run may stop early: f and of are those of
+//          that run, and its test has no x_{i+1}.
 // Check- S(i,j) + C(j, l, m - x_j, 0) + C(i, j-1, m - W(j,l), p) for i < j <= l, if
 // point    g_{l+1} + x_{i+1} + off_i <= m, and g_{l+1} + x_k + x_{k+1} + off_k <= m for i < k < j
 // Drop   S(i,k) + f + b + C(k+1, l, m - s - x_{k+1}, ro) + D(i, k, o, m - W(k+1,l), p)
@@ -127,7 +129,7 @@ Answer exact_chain(const ChainProblem& problem) {
   const std::string& wanted = problem.options.schedule_class;
   const std::vector<Dropping> classes = wanted_classes(wanted);
   SearchControl control = SearchControl(problem.options, "chain").part(1 - kReserve);
-  const ChainModel model = make_model(problem.chain);
+  const ChainModel model = make_model(problem.chain, Stops::kEarly);
   const int64_t memory = problem.budget.count() - bytes_around(model);
   const int threads = thread_count(problem.options.threads);
   ClassResult best;

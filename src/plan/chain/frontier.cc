@@ -124,7 +124,7 @@ Curve exact_frontier(const ChainProblem& problem) {
   const std::vector<Dropping> wanted = wanted_classes(problem.options.schedule_class);
   SearchControl control(problem.options, "chain");
   SearchControl tables = control.part(kTables);
-  const ChainModel model = make_model(problem.chain);
+  const ChainModel model = make_model(problem.chain, Stops::kEarly);
   const int threads = thread_count(problem.options.threads);
   Curve curve;
   for (const Dropping dropping : wanted) {

@@ -145,7 +145,10 @@ void add_block(const ChainModel& model, size_t a, size_t b, MergedChain& merged)
   for (size_t k = a; k < b; ++k) common = std::min(common, model.options[k].size());
   for (size_t o = 0; o < common; ++o) {
     for (BlockOption& way : block_options(model, a, b, o)) {
-      options.push_back(BlockWalk(model, a, b, way).walk());
+      KeepOption& kept = options.emplace_back(BlockWalk(model, a, b, way).walk());
+      kept.stopped_forward = kept.forward;
+      kept.stopped_cost = kept.cost;
+      kept.stopped_variant = static_cast<int32_t>(options.size());
       ways.push_back(std::move(way));
     }
   }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
 
 namespace reprise::internal::chain {
 namespace {
@@ -12,7 +13,21 @@ int64_t total_time(const StageOption& option) {
   return (option.forward.time + option.backward.time).count();
 }
 
-KeepOption make_option(const Chain& chain, size_t i, const StageOption& option, int64_t least) {
+// Without early stops, options have none.
+int64_t least_total_time(const Stage& stage, Stops stops) {
+  int64_t least = total_time(stage.options.front());
+  for (const StageOption& option : stage.options) {
+    int64_t time = total_time(option);
+    if (option.stopped && stops == Stops::kEarly) {
+      time += (option.stopped->time - option.forward.time).count();
+    }
+    least = std::min(least, time);
+  }
+  return least;
+}
+
+KeepOption make_option(const Chain& chain, size_t i, size_t number, int64_t least, Stops stops) {
+  const StageOption& option = chain.stages[i].options[number];
   const int64_t output = boundary_bytes(chain, i + 1).count();
   const int64_t saved = option.saved.count();
   KeepOption keep;
@@ -33,6 +48,18 @@ KeepOption make_option(const Chain& chain, size_t i, const StageOption& option, 
     }
   }
   keep.cost = total_time(option) - least;
+  keep.stopped_forward = keep.forward;
+  keep.stopped_cost = keep.cost;
+  keep.stopped_variant = static_cast<int32_t>(number) + 1;
+  if (option.stopped && stops == Stops::kEarly) {
+    keep.stopped_forward = saved + option.stopped->workspace.count();
+    if (option.consumes_input && !option.reads_input) {
+      keep.stopped_forward =
+          std::max<int64_t>(0, keep.stopped_forward - boundary_bytes(chain, i).count());
+    }
+    keep.stopped_cost += (option.stopped->time - option.forward.time).count();
+    keep.stopped_variant = stopped_variant(chain.stages[i], number);
+  }
   keep.reads_input = option.reads_input;
   keep.reads_output = option.reads_output;
   return keep;
@@ -64,7 +91,10 @@ std::vector<SweepVariant> make_sweeps(const Stage& stage) {
 template <class Visit>
 void for_each_cost(ChainModel& model, const Visit& visit) {
   for (std::vector<KeepOption>& options : model.options) {
-    for (KeepOption& option : options) visit(option.cost);
+    for (KeepOption& option : options) {
+      visit(option.cost);
+      visit(option.stopped_cost);
+    }
   }
   for (std::vector<SweepVariant>& ways : model.sweeps) {
     for (SweepVariant& way : ways) visit(way.cost);
@@ -101,7 +131,10 @@ void weigh_costs(ChainModel& model) {
   model.time_weight = weight;
   model.rerun_weight = 1;
   for (size_t i = 0; i < model.stages; ++i) {
-    for (KeepOption& option : model.options[i]) option.cost *= weight;
+    for (KeepOption& option : model.options[i]) {
+      option.cost *= weight;
+      option.stopped_cost *= weight;
+    }
     for (SweepVariant& way : model.sweeps[i]) way.cost = way.cost * weight + 1;
   }
   model.cost_unit = take_common_divisor(model);
@@ -116,7 +149,7 @@ bool ChainModel::depends_on_pin(size_t i) const {
                      [](const KeepOption& option) { return !option.reads_input; });
 }
 
-ChainModel make_model(const Chain& chain) {
+ChainModel make_model(const Chain& chain, Stops stops) {
   ChainModel model;
   const size_t stages = chain.stages.size();
   model.stages = stages;
@@ -130,13 +163,12 @@ ChainModel make_model(const Chain& chain) {
   model.g.push_back(0);
   for (size_t i = 0; i < stages; ++i) {
     const Stage& stage = chain.stages[i];
-    int64_t least = total_time(stage.options.front());
-    for (const StageOption& option : stage.options) least = std::min(least, total_time(option));
+    const int64_t least = least_total_time(stage, stops);
     model.least_time += least;
     model.weight_gradients.push_back(model.weight_gradients.back() + stage.weight_gradient.count());
     std::vector<KeepOption>& options = model.options.emplace_back();
-    for (const StageOption& option : stage.options) {
-      options.push_back(make_option(chain, i, option, least));
+    for (size_t o = 0; o < stage.options.size(); ++o) {
+      options.push_back(make_option(chain, i, o, least, stops));
     }
     model.sweeps.push_back(make_sweeps(stage));
   }

@@ -17,6 +17,9 @@ struct KeepOption {
   int64_t forward = 0;   // bytes while the forward runs, beyond g_{l+1}: x_{i+1} + s + of
   int64_t backward = 0;  // bytes while the backward runs, beyond W(i+1,l)
   int64_t cost = 0;      // its f + b above the stage's smallest f + b
+  // The same of a run that stops early; of the whole forward if the option has none.
+  int64_t stopped_forward = 0, stopped_cost = 0;
+  int32_t stopped_variant = 0;  // of F_i
   bool reads_input = true;
   bool reads_output = true;
 
@@ -76,7 +79,10 @@ struct ChainModel {
   }
 };
 
+// Says whether schedules have runs that stop early.
+enum class Stops { kNone, kEarly };
+
 // The chain must be valid. Throws InputError if the time of some schedule may not fit 64 bits.
-ChainModel make_model(const Chain& chain);
+ChainModel make_model(const Chain& chain, Stops stops = Stops::kNone);
 
 }  // namespace reprise::internal::chain

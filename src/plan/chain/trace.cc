@@ -94,7 +94,7 @@ class Tracer {
         trace_.runs.push_back({index_.backward(branch.at), option});
         return;
       case BranchKind::kKeep:
-        keep(branch);
+        keep(branch, branch.right < 0);
         push(Run{index_.backward(branch.at), option});
         if (branch.right >= 0) push(right(first + 1, reads_output(branch)));
         return;
@@ -105,7 +105,7 @@ class Tracer {
         return;
       case BranchKind::kDrop:
         sweep(s, branch);
-        keep(branch);
+        keep(branch, false);
         push(part(first, branch.at, s.cell.pinned, option, branch.left_shift));
         push(right(branch.at + 1, reads_output(branch)));
         return;
@@ -116,9 +116,12 @@ class Tracer {
     return model_.options[branch.at][branch.option].reads_output;
   }
 
-  void keep(const Branch& branch) {
-    trace_.cost += model_.options[branch.at][branch.option].cost;
-    trace_.runs.push_back({index_.forward(branch.at), static_cast<int32_t>(branch.option) + 1});
+  void keep(const Branch& branch, bool stops) {
+    const KeepOption& option = model_.options[branch.at][branch.option];
+    trace_.cost += stops ? option.stopped_cost : option.cost;
+    trace_.runs.push_back(
+        {index_.forward(branch.at),
+         stops ? option.stopped_variant : static_cast<int32_t>(branch.option) + 1});
   }
 
   void sweep(const Segment& s, const Branch& branch) {

@@ -29,7 +29,10 @@ Nanos least_time(const Chain& chain) {
   for (const Stage& stage : chain.stages) {
     std::optional<Nanos> least;
     for (const StageOption& option : stage.options) {
-      const Nanos time = option.forward.time + option.backward.time;
+      Nanos time = option.forward.time + option.backward.time;
+      if (option.stopped) {  // another run of the stage comes first
+        time = std::min(time, stage.forward.time + option.stopped->time + option.backward.time);
+      }
       least = least ? std::min(*least, time) : time;
     }
     sum += *least;

@@ -40,6 +40,7 @@ void for_each_number(Chain& chain, Visit&& visit) {
       visit(option.saved);
       visit_cost(option.forward, visit);
       visit_cost(option.backward, visit);
+      if (option.stopped) visit_cost(*option.stopped, visit);
     }
   }
 }

@@ -12,10 +12,11 @@ namespace reprise::runtime::internal::chain {
 namespace {
 
 std::string bytes_of(const StageOption& option) {
-  return fmt::format("|{} {} {} {} {} {} {} {}", option.name, option.saved.count(),
+  const int64_t stopped = option.stopped ? option.stopped->workspace.count() : -1;
+  return fmt::format("|{} {} {} {} {} {} {} {} {}", option.name, option.saved.count(),
                      option.reads_input, option.reads_output, option.consumes,
                      option.consumes_input, option.forward.workspace.count(),
-                     option.backward.workspace.count());
+                     option.backward.workspace.count(), stopped);
 }
 
 // Returns a text that is equal for stages that are built alike. The text is empty if that cannot be
@@ -62,6 +63,9 @@ void share_times(const PreparedModel& model, const std::vector<ChainInput>& inpu
                   [o](reprise::Stage& s) -> Nanos& { return s.options[o].forward.time; });
       take_median(chain, stages,
                   [o](reprise::Stage& s) -> Nanos& { return s.options[o].backward.time; });
+      if (!chain.stages[stages.front()].options[o].stopped) continue;
+      take_median(chain, stages,
+                  [o](reprise::Stage& s) -> Nanos& { return s.options[o].stopped->time; });
     }
   }
 }

@@ -190,13 +190,18 @@ void ChainStep::run(const RunAction& step) {
   }
   const size_t stage = static_cast<size_t>(step.op);
   run_forward_op(stage, step);
-  if (step.variant == 0) return;
+  const std::optional<size_t> kept = run_of(stage, step).option;
+  if (!kept) return;
   // The input is dropped only now, because the code that watches or replays a run reads it.
-  const size_t option = static_cast<size_t>(step.variant - 1);
+  const size_t option = *kept;
   const StageOption& ran = planned_->chain.stages[stage].options[option];
   if (ran.consumes_input && !ran.reads_input) activations_[planned_->model.input_of(stage)].clear();
   note_moving(stage, places_.saved(stage, option), std::move(saved_storages_));
   saved_storages_.clear();
+}
+
+ForwardRun ChainStep::run_of(size_t stage, const RunAction& step) const {
+  return forward_run(planned_->chain.stages[stage], step.variant);
 }
 
 void ChainStep::check_unchanged(size_t stage) const {
@@ -221,7 +226,7 @@ void ChainStep::run_forward_op(size_t stage, const RunAction& step) {
   StepBuffers& buffers = planned_->buffers;
   if (step.first) {
     buffers.before_first_run(stage);
-    run_watched(stage, static_cast<size_t>(step.variant));
+    run_watched(stage, run_of(stage, step).option);
     return;
   }
   const PreparedStage& prepared = planned_->model.stages[stage];
@@ -233,50 +238,74 @@ void ChainStep::run_forward_op(size_t stage, const RunAction& step) {
   // which the caller runs the backward pass, as in plain training.
   AutocastScope autocast(autocast_, planned_->model.device);
   std::optional<RandomState> current;
-  if (random_[stage]) {
-    current.emplace(planned_->model.device);
-    random_[stage]->restore();
-  }
-  buffers.begin_rerun(stage, number_ == planned_->last_step);
-  auto put_back = [&] {
-    buffers.end_rerun(stage);
-    if (current) current->restore();
-  };
-  try {
-    run_forward(stage, static_cast<size_t>(step.variant));
-  } catch (...) {
+  if (random_[stage]) current.emplace(planned_->model.device);
+  const auto as_at_first = [&](const auto& work) {
+    if (random_[stage]) random_[stage]->restore();
+    buffers.begin_rerun(stage, number_ == planned_->last_step);
+    auto put_back = [&] {
+      buffers.end_rerun(stage);
+      if (current) current->restore();
+    };
+    try {
+      work();
+    } catch (...) {
+      put_back();
+      throw;
+    }
     put_back();
-    throw;
-  }
-  put_back();
+  };
+  const ForwardRun run = run_of(stage, step);
+  bool done = false;
+  if (run.stops) as_at_first([&] { done = run_early(stage, *run.option); });
+  if (!done) as_at_first([&] { run_forward(stage, run.option); });
+  if (run.stops) activations_[planned_->model.output_of(stage)].clear();
 }
 
-void ChainStep::run_forward(size_t stage, size_t variant) {
+// Returns false if the stage has to run as a whole: it runs other operations by now.
+bool ChainStep::run_early(size_t stage, size_t option) {
+  const PreparedModel& model = planned_->model;
+  if (moved_ && moved_->moves(places_.saved(stage, option))) return false;
+  std::optional<Kept> before;
+  if (passes_->of(stage).begin < stage) before = kept_[stage - 1];
+  std::optional<Kept> kept =
+      run_stopped(model.stages[stage], activations_[model.input_of(stage)], model.parameters,
+                  planned_->saved_form[stage][option], planned_->noted[stage][option], model.device,
+                  pass_before(stage));
+  if (kept) {
+    check_returned(model.stages[stage], kept->roots.size(), &kept->roots);
+    kept_[stage] = std::move(kept);
+    return true;
+  }
+  if (before) kept_[stage - 1] = std::move(before);
+  return false;
+}
+
+void ChainStep::run_forward(size_t stage, std::optional<size_t> option) {
   const PreparedModel& model = planned_->model;
   const PreparedStage& prepared = model.stages[stage];
-  if (variant == 0) {
+  if (!option) {
     const DatedScope dated(moved_ ? model.device : c10::Device(c10::kCPU));
     const uint64_t since = block_serial(model.device);
     Tensors& output = activations_[model.output_of(stage)];
     output = run_fast(prepared, activations_[model.input_of(stage)], model.parameters);
     note_moving(stage, places_.output(stage), storages_taken_since(output, model.device, since));
   } else {
-    run_kept(stage, variant);
+    run_kept(stage, *option);
   }
   check_outputs(stage);
 }
 
-void ChainStep::run_kept(size_t stage, size_t variant) {
+void ChainStep::run_kept(size_t stage, size_t number) {
   const PreparedModel& model = planned_->model;
-  const StageOption& option = planned_->chain.stages[stage].options[variant - 1];
-  const ValueIndex saved = places_.saved(stage, variant - 1);
+  const StageOption& option = planned_->chain.stages[stage].options[number];
+  const ValueIndex saved = places_.saved(stage, number);
   const Tensors& input = activations_[model.input_of(stage)];
   const DatedScope dated(moved_ ? model.device : c10::Device(c10::kCPU));
   const uint64_t since = block_serial(model.device);
   std::optional<MadeStorages> made;
   if (moved_ && moved_->moves(saved)) made.emplace(model.device);
   auto [outputs, kept] = run_keep(model.stages[stage], input, model.parameters,
-                                  planned_->saved_form[stage][variant - 1], pass_before(stage));
+                                  planned_->saved_form[stage][number], pass_before(stage));
   if (made) {
     saved_storages_ = made->alive_without(outputs);
     made.reset();
@@ -310,7 +339,7 @@ void ChainStep::note_moving(size_t stage, ValueIndex value, std::vector<WeakStor
 
 // Runs a stage for the first time in the step and checks what a plan must not take for granted.
 // Code may depend on attributes.
-void ChainStep::run_watched(size_t stage, size_t variant) {
+void ChainStep::run_watched(size_t stage, std::optional<size_t> option) {
   const PreparedStage& prepared = planned_->model.stages[stage];
   const auto sum = [](const std::vector<at::Tensor>& tensors) {
     int64_t versions = 0;
@@ -320,7 +349,7 @@ void ChainStep::run_watched(size_t stage, size_t variant) {
   const Tensors& given = activations_[planned_->model.input_of(stage)];
   const int64_t input = sum(given), still = sum(prepared.traits.still);
   if (prepared.traits.random) random_[stage] = random_now_ = RandomState(planned_->model.device);
-  run_forward(stage, variant);
+  run_forward(stage, option);
   if (!prepared.traits.copies_input && sum(given) != input) {
     planned_->outdated = true;
     throw StageChanged(prepared.stage.name, "changes its input in place", false);

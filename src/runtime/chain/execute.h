@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reprise/model/errors.h"
+#include "reprise/model/lower.h"
 #include "reprise/run/interpreter.h"
 #include "runtime/chain/moved_values.h"
 #include "runtime/chain/planned_model.h"
@@ -86,12 +87,14 @@ class ChainStep final : public Backend {
 
  private:
   void run_forward_op(size_t stage, const RunAction& step);
-  void run_forward(size_t stage, size_t variant);
-  void run_kept(size_t stage, size_t variant);
+  void run_forward(size_t stage, std::optional<size_t> option);
+  void run_kept(size_t stage, size_t number);
+  bool run_early(size_t stage, size_t option);
   void note_moving(size_t stage, ValueIndex value, std::vector<device::WeakStorage> storages);
   transfer::Carrier& carrier();
-  void run_watched(size_t stage, size_t variant);
+  void run_watched(size_t stage, std::optional<size_t> option);
   void check_outputs(size_t stage) const;
+  ForwardRun run_of(size_t stage, const RunAction& step) const;
   void check_returned(const PreparedStage& prepared, size_t returned,
                       const std::vector<torch::autograd::Edge>* roots) const;
   Tensors run_tail(Tensors inputs);

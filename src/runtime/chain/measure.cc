@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <numeric>
 
@@ -112,6 +113,7 @@ class Measurement {
     row.name = prepared.stage.name;
     row.random = prepared.traits.random;
     measured_.saved_form.emplace_back();
+    measured_.noted.emplace_back();
     const RandomState random(model_.device);
     std::vector<NamedSavedForm> forms = keepings_;
     for (const StageWay& way : prepared.stage.ways) {
@@ -139,6 +141,8 @@ class Measurement {
       if (option.saved != Bytes(movable)) {
         measured_.stays.push_back(fmt::format("s{}.{}", i, option.name));
       }
+      random.restore();
+      measured_.noted.back().push_back(measure_stopped(i, random, form.saved_form, option));
       row.options.push_back(std::move(option));
       measured_.saved_form.back().push_back(form.saved_form);
     }
@@ -154,6 +158,41 @@ class Measurement {
       return time_run(model_.device, [&] { y = run_fast(prepared, x, model_.parameters); });
     });
     boundaries_[model_.output_of(i)] = Parked(y);
+  }
+
+  // Measures the bytes of a run of the option that stops early. Returns the calls of such a run;
+  // none if it would not leave the same bytes.
+  NotedCalls measure_stopped(size_t i, const RandomState& random, const SavedForm& form,
+                             StageOption& option) {
+    const PreparedStage& prepared = model_.stages[i];
+    if (option.reads_output || model_.ranks != nullptr || splitting_.measured) return {};
+    try {
+      Tensors x = boundaries_[model_.input_of(i)].restore();
+      NotedCalls calls = note_calls(prepared, x, model_.parameters, form, model_.device);
+      if (calls.empty()) return {};
+      const RandomState after(model_.device);
+      random.restore();
+      std::optional<Kept> kept;
+      const Reading run = read([&] {
+        kept = run_stopped(prepared, x, model_.parameters, form, calls, model_.device,
+                           begin_pass(prepared.parameters, model_.parameters));
+      });
+      const int64_t input = storage_bytes(x);
+      x.clear();
+      const int64_t held = input - (run.after - memory_count(model_.device).live);
+      // If the run gives back its input, the part of it that autograd holds counts as saved.
+      const bool gives_input = option.consumes_input && !option.reads_input;
+      const int64_t saved = run.after - run.before + (gives_input ? held : 0);
+      const int64_t workspace = run.peak - run.after + (gives_input ? input - held : 0);
+      const Bytes most = option.forward.workspace + measured_.chain.stages[i].output;
+      if (!kept || !after.is_now() || Bytes(saved) != option.saved || Bytes(workspace) > most) {
+        return {};
+      }
+      option.stopped = Cost{.time = {}, .workspace = Bytes(workspace)};
+      return calls;
+    } catch (const std::exception&) {
+      return {};  // the stage reads what has no bytes
+    }
   }
 
   // All ranks run the same stages in the same way, so one answer stands for all ranks.
@@ -191,7 +230,10 @@ class Measurement {
     }
     measured_.chain.loss.consumes = !read;
     for (size_t b = 0; read && b < model_.branches.size(); ++b) {
-      for (StageOption& option : rows[model_.end_of(b) - 1].options) option.reads_output = true;
+      for (StageOption& option : rows[model_.end_of(b) - 1].options) {
+        option.reads_output = true;
+        option.stopped.reset();
+      }
     }
   }
 
@@ -304,7 +346,8 @@ class Measurement {
                           .device = model_.device,
                           .input = boundaries_[model_.input_of(i)],
                           .gradient = gradient,
-                          .saved_form = measured_.saved_form[i]};
+                          .saved_form = measured_.saved_form[i],
+                          .noted = measured_.noted[i]};
     const auto again = [&] {
       random.restore();
       drop_sharded_gradients(model_.stages[i]);

@@ -17,6 +17,7 @@ struct MeasuredChain {
       chain;  // the stages of all branches, one branch after the other, and the bytes of all inputs
   std::vector<ChainInput> inputs = {};                  // by branch
   std::vector<std::vector<SavedForm>> saved_form = {};  // by stage and option
+  std::vector<std::vector<NotedCalls>> noted = {};      // the same, of runs that stop early
   std::vector<bool> copies_gradients = {};              // by stage: StageGradients::copies
   std::vector<MeasuredSplit> splits = {};               // by stage, if measure() was asked for them
   // The ids of saved values whose memory cannot be taken from them and given back, because some of it

@@ -20,6 +20,7 @@ struct OptionRuns {
   const state::Parked& input;
   const state::Parked& gradient;             // of its outputs
   const std::vector<SavedForm>& saved_form;  // by option
+  const std::vector<NotedCalls>& noted;      // by option
 };
 
 // Sets the times of the options. `again()` brings the random state back before a run, and `sums()`

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "reprise/model/lower.h"
+
 namespace reprise::runtime::internal::chain {
 namespace {
 
@@ -13,7 +15,8 @@ struct Runs {
   bool once = false;  // kept only once, in autograd's own way
 };
 
-std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const Places& places) {
+std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const Places& places,
+                            const std::vector<reprise::Stage>& measured) {
   std::vector<Runs> runs(places.stages());
   std::vector<int> times(places.stages());
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -24,7 +27,7 @@ std::vector<Runs> find_runs(const std::vector<Program::Entry>& steps, const Plac
       runs[places.stage_of_backward(run.op)].backward = s;
     } else if (op < places.stages() && run.variant > 0) {
       runs[op].kept = s;
-      runs[op].once = ++times[op] == 1 && run.variant == 1;
+      runs[op].once = ++times[op] == 1 && forward_run(measured[op], run.variant).option == 0;
     }
   }
   return runs;
@@ -55,10 +58,11 @@ Passes::Passes(const std::vector<PreparedStage>& stages) {
 }
 
 Passes::Passes(const PreparedModel& model, const Places& places, const Program& program,
+               const std::vector<reprise::Stage>& measured,
                const std::vector<bool>& copies_gradients) {
   const std::vector<PreparedStage>& stages = model.stages;
   const std::vector<Program::Entry>& steps = program.entries();
-  const std::vector<Runs> runs = find_runs(steps, places);
+  const std::vector<Runs> runs = find_runs(steps, places, measured);
   for (size_t i = 0; i < stages.size(); ++i) {
     const bool joins = !model.begins(i) && !stages[i].stage.sharded &&
                        !stages[i - 1].stage.sharded && !copies_gradients[i] && runs[i - 1].once &&

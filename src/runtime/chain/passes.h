@@ -34,7 +34,7 @@ class Passes {
   // each stage whether the end of its backward took memory for copies of gradients when it was
   // measured. A pass takes this memory at its own end, so only its first stage may need it.
   Passes(const PreparedModel& model, const Places& places, const Program& program,
-         const std::vector<bool>& copies_gradients);
+         const std::vector<reprise::Stage>& measured, const std::vector<bool>& copies_gradients);
 
   const std::vector<Pass>& all() const { return all_; }
   const Pass& of(size_t stage) const { return all_[of_[stage]]; }

@@ -13,6 +13,7 @@ void PlannedModel::set_measured(MeasuredChain measured) {
   chain = std::move(measured.chain);
   inputs = std::move(measured.inputs);
   saved_form = std::move(measured.saved_form);
+  noted = std::move(measured.noted);
   copies_gradients = std::move(measured.copies_gradients);
   splits = std::move(measured.splits);
 }
@@ -35,7 +36,7 @@ void PlannedModel::set_plan(const std::vector<Action>& actions, const Machine& m
   for (const Value& value : graph.values) value_bytes.push_back(value.bytes);
   moves = transfer::moved_by(*program, graph.values.size());
   if (std::find(moves.begin(), moves.end(), true) == moves.end()) moves.clear();
-  passes = std::make_shared<const Passes>(model, places, *program, copies_gradients);
+  passes = std::make_shared<const Passes>(model, places, *program, chain.stages, copies_gradients);
 }
 
 }  // namespace reprise::runtime::internal::chain

@@ -24,6 +24,7 @@ struct PlannedModel {
   Chain chain;                     // the stages of all branches, one branch after the other
   std::vector<ChainInput> inputs;  // by branch
   std::vector<std::vector<SavedForm>> saved_form;  // by stage and option
+  std::vector<std::vector<NotedCalls>> noted;      // the same, of runs that stop early
   // By stage: whether its backward takes memory for copies of gradients at its end.
   std::vector<bool> copies_gradients;
   std::vector<MeasuredSplit> splits;  // by stage; empty: no backward is split

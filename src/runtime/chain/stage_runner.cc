@@ -96,11 +96,16 @@ void go_on(const PreparedStage& stage, const Tensors& given, Kept& kept) {
   kept.roots.clear();
 }
 
+// Something else takes the calls of operators at the moment.
+struct TurnTaken {};
+
 // Runs the stage while autograd records it. If `same_bits` is not null, it is set to whether the
-// tensors that SavedForm::rebuild would make again have the same bits.
+// tensors that SavedForm::rebuild would make again have the same bits. If `taker` is not null, it
+// gets the calls of operators; throws TurnTaken if it cannot.
 std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input,
                                 const std::vector<at::Tensor>& parameters,
-                                const SavedForm& saved_form, Kept kept, bool* same_bits = nullptr) {
+                                const SavedForm& saved_form, Kept kept, bool* same_bits = nullptr,
+                                lockstep::Taker* taker = nullptr) {
   AutocastCacheOff no_cache;
   Tensors given = detached(input);
   if (stage.traits.copies_input) {
@@ -119,6 +124,8 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
     const size_t way = std::exchange(form.way, 0);
     const bool as_it_is = form == SavedForm{};
     KeepLess less(as_it_is ? Leaves() : leaves_of(stage, kept, given), form, same_bits);
+    std::optional<lockstep::InterceptionIfFree> calls;
+    if (taker != nullptr && !calls.emplace(*taker).intercepts()) throw TurnTaken();
     const auto& forward = way == 0 ? stage.stage.forward : stage.stage.ways[way - 1].forward;
     outputs = copy_aliases(stage.traits, forward(given));
     for (const at::Tensor& output : outputs) {
@@ -218,6 +225,38 @@ std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& inp
                                   const std::vector<at::Tensor>& parameters,
                                   const SavedForm& saved_form) {
   return record(stage, input, parameters, saved_form, begin_pass(stage.parameters, parameters));
+}
+
+NotedCalls note_calls(const PreparedStage& stage, const Tensors& input,
+                      const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
+                      c10::Device device) {
+  CallNoter noter(device);
+  try {
+    auto [outputs, kept] =
+        record(stage, input, parameters, saved_form, begin_pass(stage.parameters, parameters),
+               nullptr, &noter);
+    outputs.clear();
+    return noter.finish();
+  } catch (const TurnTaken&) {
+    return {};
+  }
+}
+
+std::optional<Kept> run_stopped(const PreparedStage& stage, const Tensors& input,
+                                const std::vector<at::Tensor>& parameters,
+                                const SavedForm& saved_form, const NotedCalls& calls,
+                                c10::Device device, Kept pass) {
+  CallSkipper skipper(calls, device);
+  try {
+    auto [outputs, kept] =
+        record(stage, input, parameters, saved_form, std::move(pass), nullptr, &skipper);
+    outputs.clear();
+    if (skipper.is_as_noted()) return std::move(kept);
+  } catch (const TurnTaken&) {
+  } catch (...) {
+    if (!skipper.failed()) throw;  // a kernel may have read what has no bytes
+  }
+  return std::nullopt;
 }
 
 bool rebuilds_same_bits(const PreparedStage& stage, const Tensors& input,

@@ -1,5 +1,6 @@
 // A stage runs in three ways. A fast forward keeps nothing. A kept forward keeps what its backward
-// needs, in one of several forms (saved/keep_less.h). The backward is the third. The profile
+// needs, in one of several forms (saved/keep_less.h); right before the backward it may stop early,
+// without its output (needed_calls.h). The backward is the third. The profile
 // measures exactly the functions that the executor calls, so that a step does what was measured.
 // There is one difference: where the plan runs several stages in a row, the executor lets autograd
 // walk back through them in one pass (passes.h). In a pipeline the backward may come in two
@@ -12,11 +13,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "reprise/runtime/stage.h"
+#include "runtime/chain/needed_calls.h"
 #include "runtime/chain/saved/keep_less.h"
 #include "runtime/device/compat.h"
 
@@ -118,6 +121,17 @@ std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& inp
 std::pair<Tensors, Kept> run_keep(const PreparedStage& stage, const Tensors& input,
                                   const std::vector<at::Tensor>& parameters,
                                   const SavedForm& saved_form = {});
+
+// Runs the stage as run_keep() does, and finds the calls that only its output needs.
+NotedCalls note_calls(const PreparedStage& stage, const Tensors& input,
+                      const std::vector<at::Tensor>& parameters, const SavedForm& saved_form,
+                      c10::Device device);
+// Does what run_keep() does, without those calls, and returns no output. Returns nothing if the
+// stage runs other operations by now, or if the calls cannot be left out at the moment.
+std::optional<Kept> run_stopped(const PreparedStage& stage, const Tensors& input,
+                                const std::vector<at::Tensor>& parameters,
+                                const SavedForm& saved_form, const NotedCalls& calls,
+                                c10::Device device, Kept pass);
 
 // Runs the stage with SavedForm::rebuild, but replaces nothing. Returns whether the tensors that
 // would be made again have the same bits.

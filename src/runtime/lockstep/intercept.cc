@@ -21,6 +21,7 @@ constexpr DispatchKeySet kFlags({c10::DispatchKey::Conjugate, c10::DispatchKey::
 std::mutex turn;
 Taker* active = nullptr;  // only the thread whose turn it is, and its backward passes, use it
 thread_local bool intercepting_here = false;
+thread_local bool has_turn = false;  // this thread, in an interception of any kind
 
 void on_call(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
   if (active != nullptr && c10::ObservedOperators::isObserved(op.operator_name()) &&
@@ -48,10 +49,15 @@ std::unique_lock<std::mutex> my_turn() {
   if (!has_key()) {
     throw InputError("lockstep needs a dispatch key of LibTorch that another library has taken");
   }
-  if (intercepting_here) {
+  if (has_turn) {
     throw InputError("a captured step is called by the function of another one");
   }
   return std::unique_lock(turn);
+}
+
+std::unique_lock<std::mutex> turn_if_free() {
+  if (has_turn || !has_key()) return {};
+  return std::unique_lock(turn, std::try_to_lock);
 }
 
 }  // namespace
@@ -77,12 +83,26 @@ bool can_intercept() { return has_key(); }
 Interception::Interception(Taker& taker)
     : turn_(my_turn()), key_(DispatchKeySet(kKey)), as_it_is_(kFlags) {
   active = &taker;
-  intercepting_here = true;
+  intercepting_here = has_turn = true;
 }
 
 Interception::~Interception() {
   active = nullptr;
-  intercepting_here = false;
+  intercepting_here = has_turn = false;
+}
+
+InterceptionIfFree::InterceptionIfFree(Taker& taker) : turn_(turn_if_free()) {
+  if (!intercepts()) return;
+  key_.emplace(DispatchKeySet(kKey));
+  as_it_is_.emplace(kFlags);
+  active = &taker;
+  has_turn = true;
+}
+
+InterceptionIfFree::~InterceptionIfFree() {
+  if (!intercepts()) return;
+  active = nullptr;
+  has_turn = false;
 }
 
 }  // namespace reprise::runtime::internal::lockstep

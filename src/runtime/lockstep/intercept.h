@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "runtime/step/record.h"
@@ -54,6 +55,23 @@ class Interception {
   step::AsRecorded as_recorded_;
   c10::impl::IncludeDispatchKeyGuard key_;
   c10::impl::ExcludeDispatchKeyGuard as_it_is_;
+};
+
+// Does the same while no other interception lives in the process; else the taker gets no calls.
+// Layers with kernels of their own run as they always do.
+class InterceptionIfFree {
+ public:
+  explicit InterceptionIfFree(Taker& taker);
+  ~InterceptionIfFree();
+  InterceptionIfFree(const InterceptionIfFree&) = delete;
+  InterceptionIfFree& operator=(const InterceptionIfFree&) = delete;
+
+  bool intercepts() const { return turn_.owns_lock(); }
+
+ private:
+  std::unique_lock<std::mutex> turn_;
+  std::optional<c10::impl::IncludeDispatchKeyGuard> key_;
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> as_it_is_;
 };
 
 }  // namespace reprise::runtime::internal::lockstep
