@@ -472,6 +472,20 @@ class Measurement {
   LossBytes held_bytes_, unheld_;
 };
 
+// A run that stops early does a part of the work of the whole one, and the fast run before does the
+// rest. Short times that say otherwise are noise: to run a stage again is never faster than to keep
+// it.
+void bound_stopped_times(Chain& chain) {
+  for (reprise::Stage& stage : chain.stages) {
+    for (StageOption& option : stage.options) {
+      if (!option.stopped) continue;
+      const Nanos whole = option.forward.time;
+      const Nanos least = std::max(Nanos(0), whole - stage.forward.time);
+      option.stopped->time = std::clamp(option.stopped->time, least, whole);
+    }
+  }
+}
+
 }  // namespace
 
 MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& samples,
@@ -494,6 +508,7 @@ MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& sa
   try {
     MeasuredChain measured = Measurement(model, samples, loss, options, splitting).run();
     share_times(model, measured.inputs, measured.chain);
+    bound_stopped_times(measured.chain);
     for (size_t i = 0; i < measured.splits.size(); ++i) {
       if (auto& part = measured.splits[i].part) fit_times(measured.chain.stages[i], *part);
     }

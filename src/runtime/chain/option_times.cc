@@ -56,9 +56,6 @@ void measure_options(const OptionRuns& runs, RunTimes& times, const std::functio
     options[o].backward.time = std::max(options[o].backward.time, options[o - 1].backward.time);
     options[o].forward.time = std::max(options[o].forward.time, options[o - 1].forward.time);
   }
-  for (StageOption& option : options) {
-    if (option.stopped) option.stopped->time = std::min(option.stopped->time, option.forward.time);
-  }
 }
 
 }  // namespace reprise::runtime::internal::chain
