@@ -24,7 +24,7 @@
 #include "runtime/transfer/checksum.h"
 #include "runtime/transfer/file_space.h"
 
-namespace reprise::runtime::testing {
+namespace reprise::runtime {
 namespace {
 
 using internal::transfer::Block;
@@ -34,6 +34,8 @@ using internal::transfer::DiskOptions;
 using internal::transfer::FileSpace;
 using internal::transfer::ParcelPtr;
 using internal::transfer::TicketPtr;
+using testing::DiskFault;
+using testing::FaultyDisk;
 
 namespace fs = std::filesystem;
 
@@ -364,4 +366,4 @@ TEST_F(DiskTest, MeasuredBandwidths) {
 }
 
 }  // namespace
-}  // namespace reprise::runtime::testing
+}  // namespace reprise::runtime

@@ -36,10 +36,10 @@ struct JoinCase {
   Tensors run_plain() const {
     Tensors outputs;
     for (size_t b = 0; b < branches.size(); ++b) {
-      const Tensors own = run_plain(branches[b].stages, inputs[b]);
+      const Tensors own = testing::run_plain(branches[b].stages, inputs[b]);
       outputs.insert(outputs.end(), own.begin(), own.end());
     }
-    return run_plain(tail, outputs);
+    return testing::run_plain(tail, outputs);
   }
   template <class Forward>
   Bits step(const Forward& forward) const {
