@@ -30,7 +30,7 @@ class Widening(nn.Module):
 def planned(stages: list[Any], x: torch.Tensor, **options: Any) -> reprise.PlannedModule:
     """Plans for the smallest budget, where most stages run again."""
     options.setdefault("loss", lambda output: output.square().mean())
-    options.setdefault("output_held", False)
+    options |= {"output_held": False, "alternatives": ()}
     unlimited = reprise.remat(stages, x, **options)
     smallest = reprise.plan(unlimited.chain, budget=1).smallest_budget_bytes
     assert smallest is not None

@@ -509,6 +509,7 @@ MeasuredChain measure(const PreparedModel& model, const std::vector<Tensors>& sa
     MeasuredChain measured = Measurement(model, samples, loss, options, splitting).run();
     share_times(model, measured.inputs, measured.chain);
     bound_stopped_times(measured.chain);
+    if (measured.output_dropped) bound_stopped_times(*measured.output_dropped);
     for (size_t i = 0; i < measured.splits.size(); ++i) {
       if (auto& part = measured.splits[i].part) fit_times(measured.chain.stages[i], *part);
     }
