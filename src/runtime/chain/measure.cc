@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <numeric>
 
@@ -166,33 +165,29 @@ class Measurement {
                              StageOption& option) {
     const PreparedStage& prepared = model_.stages[i];
     if (option.reads_output || model_.ranks != nullptr || splitting_.measured) return {};
-    try {
-      Tensors x = boundaries_[model_.input_of(i)].restore();
-      NotedCalls calls = note_calls(prepared, x, model_.parameters, form, model_.device);
-      if (calls.empty()) return {};
-      const RandomState after(model_.device);
-      random.restore();
-      std::optional<Kept> kept;
-      const Reading run = read([&] {
-        kept = run_stopped(prepared, x, model_.parameters, form, calls, model_.device,
-                           begin_pass(prepared.parameters, model_.parameters));
-      });
-      const int64_t input = storage_bytes(x);
-      x.clear();
-      const int64_t held = input - (run.after - memory_count(model_.device).live);
-      // If the run gives back its input, the part of it that autograd holds counts as saved.
-      const bool gives_input = option.consumes_input && !option.reads_input;
-      const int64_t saved = run.after - run.before + (gives_input ? held : 0);
-      const int64_t workspace = run.peak - run.after + (gives_input ? input - held : 0);
-      const Bytes most = option.forward.workspace + measured_.chain.stages[i].output;
-      if (!kept || !after.is_now() || Bytes(saved) != option.saved || Bytes(workspace) > most) {
-        return {};
-      }
-      option.stopped = Cost{.time = {}, .workspace = Bytes(workspace)};
-      return calls;
-    } catch (const std::exception&) {
-      return {};  // the stage reads what has no bytes
+    Tensors x = boundaries_[model_.input_of(i)].restore();
+    NotedCalls calls = note_calls(prepared, x, model_.parameters, form, model_.device);
+    if (calls.empty()) return {};
+    const RandomState after(model_.device);
+    random.restore();
+    std::optional<Kept> kept;
+    const Reading run = read([&] {
+      kept = run_stopped(prepared, x, model_.parameters, form, calls, model_.device,
+                         begin_pass(prepared.parameters, model_.parameters));
+    });
+    const int64_t input = storage_bytes(x);
+    x.clear();
+    const int64_t held = input - (run.after - memory_count(model_.device).live);
+    // If the run gives back its input, the part of it that autograd holds counts as saved.
+    const bool gives_input = option.consumes_input && !option.reads_input;
+    const int64_t saved = run.after - run.before + (gives_input ? held : 0);
+    const int64_t workspace = run.peak - run.after + (gives_input ? input - held : 0);
+    const Bytes most = option.forward.workspace + measured_.chain.stages[i].output;
+    if (!kept || !after.is_now() || Bytes(saved) != option.saved || Bytes(workspace) > most) {
+      return {};
     }
+    option.stopped = Cost{.time = {}, .workspace = Bytes(workspace)};
+    return calls;
   }
 
   // All ranks run the same stages in the same way, so one answer stands for all ranks.

@@ -6,8 +6,10 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
+#include "reprise/model/errors.h"
 #include "runtime/chain/autograd_pass.h"
 #include "runtime/state/autocast.h"
 
@@ -253,6 +255,10 @@ std::optional<Kept> run_stopped(const PreparedStage& stage, const Tensors& input
     outputs.clear();
     if (skipper.is_as_noted()) return std::move(kept);
   } catch (const TurnTaken&) {
+  } catch (const BudgetError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (...) {
     if (!skipper.failed()) throw;  // a kernel may have read what has no bytes
   }

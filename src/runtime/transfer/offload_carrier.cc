@@ -43,7 +43,10 @@ std::vector<TicketPtr> OffloadCarrier::tickets_of(const std::vector<int64_t>& ac
 
 void OffloadCarrier::out(const CopyAction& copy) {
   const std::vector<Resident> residents = residency_.residents(copy.value, 0);
-  if (residents.empty()) return;
+  if (residents.empty()) {  // It has no bytes of its own, and is away all the same.
+    copies_.insert_or_assign(copy.value, HostCopy{});
+    return;
+  }
   HostCopy& there = copies_.insert_or_assign(copy.value, copy_of(residents)).first->second;
   std::vector<Block> blocks;
   for (const Resident& resident : residents) {
@@ -58,10 +61,10 @@ void OffloadCarrier::out(const CopyAction& copy) {
 
 void OffloadCarrier::in(const CopyAction& copy) {
   auto there = copies_.find(copy.value);
-  if (there == copies_.end()) {
+  if (there == copies_.end() || !there->second.parcel) {
     ParcelPtr parcel = residency_.bring(copy.value);
     if (!parcel) return;
-    there = copies_.emplace(copy.value, copy_of(residency_.residents(copy.value, 0))).first;
+    there = copies_.insert_or_assign(copy.value, copy_of(residency_.residents(copy.value, 0))).first;
     there->second.parcel = std::move(parcel);
   }
   const HostCopy& from = there->second;
