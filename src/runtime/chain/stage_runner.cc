@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -129,7 +128,12 @@ std::pair<Tensors, Kept> record(const PreparedStage& stage, const Tensors& input
     std::optional<lockstep::InterceptionIfFree> calls;
     if (taker != nullptr && !calls.emplace(*taker).intercepts()) throw TurnTaken();
     const auto& forward = way == 0 ? stage.stage.forward : stage.stage.ways[way - 1].forward;
-    outputs = copy_aliases(stage.traits, forward(given));
+    try {
+      outputs = copy_aliases(stage.traits, forward(given));
+    } catch (...) {
+      less.rethrow();
+      throw;
+    }
     for (const at::Tensor& output : outputs) {
       const bool flows = output.defined() && output.requires_grad();
       kept.roots.push_back(flows ? autograd::impl::gradient_edge(output) : Edge());
@@ -255,11 +259,9 @@ std::optional<Kept> run_stopped(const PreparedStage& stage, const Tensors& input
     outputs.clear();
     if (skipper.is_as_noted()) return std::move(kept);
   } catch (const TurnTaken&) {
-  } catch (const BudgetError&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (...) {
+  } catch (const InputError&) {
+    if (!skipper.failed()) throw;
+  } catch (const c10::Error&) {
     if (!skipper.failed()) throw;  // a kernel may have read what has no bytes
   }
   return std::nullopt;

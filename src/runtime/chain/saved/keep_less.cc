@@ -364,8 +364,12 @@ KeepLess::~KeepLess() {
 void KeepLess::finish(const Tensors& outputs) {
   if (!watch_) return;
   watch_->save_factors();
-  if (watch_->failed) std::rethrow_exception(watch_->failed);
+  rethrow();
   watch_->saved.set_outputs(outputs);
+}
+
+void KeepLess::rethrow() const {
+  if (watch_ && watch_->failed) std::rethrow_exception(watch_->failed);
 }
 
 }  // namespace reprise::runtime::internal::chain

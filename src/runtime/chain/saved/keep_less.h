@@ -55,6 +55,8 @@ class KeepLess {
   // To be called when the stage has run. Its outputs are there anyway, so they are not made again.
   // Rethrows an error that a callback met.
   void finish(const Tensors& outputs);
+  // The same for a stage that threw, where that error may have come first.
+  void rethrow() const;
 
  private:
   std::unique_ptr<Watch> watch_;  // null if everything is kept as it is
