@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runtime needs PyTorch")
 import reprise  # noqa: E402
 from models import GptBlock, GptConfig  # noqa: E402
-from torch import nn  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -23,11 +23,11 @@ class Widening(nn.Module):
         super().__init__()
         self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.down(torch.tanh(self.up(x)))
 
 
-def planned(stages: list[Any], x: torch.Tensor, **options: Any) -> reprise.PlannedModule:
+def planned(stages: list[Any], x: Tensor, **options: Any) -> reprise.PlannedModule:
     """Plans for the smallest budget, where most stages run again."""
     options.setdefault("loss", lambda output: output.square().mean())
     options |= {"output_held": False, "alternatives": ()}
@@ -44,7 +44,7 @@ def stops(model: reprise.PlannedModule) -> list[str]:
     return [a.id for a in plan.actions if a.kind == "run" and (a.variant or "").endswith("+stop")]
 
 
-def gradients_of(model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
+def gradients_of(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
     model(x).square().mean().backward()
 
 
@@ -95,7 +95,7 @@ class Switched(Widening):
 
     more = False
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
         return y * 0.5 if self.more else y
 
@@ -120,7 +120,7 @@ def test_a_stage_that_runs_other_operations_runs_as_a_whole() -> None:
 class Reading(Widening):
     """A stage that gives a number of its output to the program."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
         self.largest = float(y.detach().abs().max())
         return y
@@ -129,7 +129,7 @@ class Reading(Widening):
 class Holding(Widening):
     """A stage that holds what its last layer made."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.made = self.down(torch.tanh(self.up(x))).detach()
         return x + self.made + self.down(torch.tanh(self.up(x)))
 
@@ -137,7 +137,7 @@ class Holding(Widening):
 class Numpy(Widening):
     """A stage that reads its output where no operator is seen."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
         self.sum = y.detach().numpy().sum()
         return y

@@ -191,7 +191,7 @@ class _WithMask:
         found, _ = self._run(self.followed)
         assert is_other or found == self.plain
         report = self.followed.report()
-        assert report.measured_peak_bytes <= report.budget_bytes
+        assert report.measured_peak_bytes <= (report.budget_bytes or 0)
         return report
 
 
