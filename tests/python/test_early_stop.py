@@ -24,7 +24,8 @@ class Widening(nn.Module):
         self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.tanh(self.up(x)))
+        y: Tensor = x + self.down(torch.tanh(self.up(x)))
+        return y
 
 
 def planned(stages: list[Any], x: Tensor, **options: Any) -> reprise.PlannedModule:
@@ -45,7 +46,7 @@ def stops(model: reprise.PlannedModule) -> list[str]:
 
 
 def gradients_of(model: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    model(x).square().mean().backward()
+    torch.autograd.backward(model(x).square().mean())
 
 
 def assert_same_gradients(mine: nn.Module, plain: nn.Module) -> None:
@@ -131,7 +132,8 @@ class Holding(Widening):
 
     def forward(self, x: Tensor) -> Tensor:
         self.made = self.down(torch.tanh(self.up(x))).detach()
-        return x + self.made + self.down(torch.tanh(self.up(x)))
+        y: Tensor = x + self.made + self.down(torch.tanh(self.up(x)))
+        return y
 
 
 class Numpy(Widening):

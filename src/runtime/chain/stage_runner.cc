@@ -4,8 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <string_view>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -259,10 +262,15 @@ std::optional<Kept> run_stopped(const PreparedStage& stage, const Tensors& input
     outputs.clear();
     if (skipper.is_as_noted()) return std::move(kept);
   } catch (const TurnTaken&) {
-  } catch (const InputError&) {
-    if (!skipper.failed()) throw;
-  } catch (const c10::Error&) {
-    if (!skipper.failed()) throw;  // a kernel may have read what has no bytes
+  } catch (const BudgetError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    // What has no bytes may have been read: by a kernel, or by the program, where no operator is seen.
+    const bool read = std::string_view(error.what()).find("this tensor has no bytes") !=
+                      std::string_view::npos;
+    if (!skipper.failed() && !read) throw;
   }
   return std::nullopt;
 }
