@@ -93,14 +93,19 @@ def test_forward_ad_is_exact_up_to_rounding(name: str, dtype: torch.dtype, bound
     ("storage", "bound"), [(torch.float16, 6e-4), (torch.bfloat16, 5e-3), (torch.int8, 1e-2)]
 )
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.usefixtures("threads")
-def test_fewer_bits_are_approximate(name: str, storage: torch.dtype, bound: float) -> None:
+def test_fewer_bits_are_approximate(
+    name: str, storage: torch.dtype, bound: float, threads: int
+) -> None:
     fn = FUNCTIONS[name]
     tiled = reprise.nn.ForwardAD(fn, storage=storage)
     for size in SIZES:
+        torch.manual_seed(size)
         x, g = 2 * torch.randn(size), torch.randn(size)
         plain, other = both(fn, tiled, x, gradient=g)
-        assert torch.equal(plain[0], other[0])
+        if storage == torch.int8 and threads > 1:  # Blocks with one scale cut a thread's range.
+            assert error(plain[0], other[0]) < 2.5e-7, size
+        else:
+            assert torch.equal(plain[0], other[0]), size
         assert error(plain[1], other[1]) < bound, size
 
 

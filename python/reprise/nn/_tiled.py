@@ -82,8 +82,9 @@ class ForwardAD(_Tiled):
     computed with it, by a backward pass of the tile with a gradient of ones. The later backward
     pass is one multiplication. With several inputs that require a gradient, one derivative is kept
     for each. Results are bitwise those of the function if all inputs have one shape and layout, and
-    each thread has 32,768 elements or there is one thread. Gradients are equal up to rounding: for
-    activations in float32 to about 2e-7 of the largest one.
+    each thread has 32,768 elements or there is one thread; with `storage=torch.int8`, only if there
+    is one thread. Gradients are equal up to rounding: for activations in float32 to about 2e-7 of
+    the largest one.
 
     The module is refused what it cannot do with an `InputError`: a function that is not
     element-wise, that is random, that changes its input, or that uses a tensor that requires a
