@@ -299,7 +299,7 @@ class Exhaustive {
     add(std::move(label));
   }
 
-  // What nobody needs any more goes at once, if that holds nobody up.
+  // A value that nobody needs any more goes at once, if that holds nobody up.
   void forget(Label& label) const {
     const std::vector<char> still = needed(label.state.ran);
     for (size_t v = 0; v < still.size(); ++v) {

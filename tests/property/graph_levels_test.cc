@@ -66,10 +66,10 @@ void for_questions(int graphs, const Check& check) {
 std::optional<Candidate> moving_alone(const Graph& graph, const Machine& machine, Bytes budget) {
   const internal::schedule::ScheduleModel model(graph);
   const internal::search::ScheduleMoves changes(model);
-  const internal::place::Carrier carrier(graph, machine);
+  const internal::place::LaneTimes lane_times(graph, machine);
   const Workbench bench{model,
                         changes,
-                        carrier,
+                        lane_times,
                         movable_intervals(model, true),
                         movable_intervals(model, false),
                         budget.count(),
@@ -138,21 +138,21 @@ TEST(GraphLevels, AFlowCostsWhatItsPlanCosts) {
   for_questions(
       40, [&](const Graph& graph, const Machine& machine, Bytes budget, std::mt19937_64& random) {
         const internal::schedule::ScheduleModel model(graph);
-        const internal::place::Carrier carrier(graph, machine);
+        const internal::place::LaneTimes lane_times(graph, machine);
         internal::schedule::ScheduleLedger ledger(model);
         internal::schedule::Schedule schedule = model.lean();
         for (size_t g = 0; g < schedule.intervals.size(); ++g) {
           if (model.intervals()[g].must_keep) continue;
           schedule.intervals[g] = static_cast<internal::schedule::Keeping>(random() % 3);
         }
-        if (carrier.lanes().empty() || !ledger.assign(schedule)) return;
+        if (lane_times.lanes().empty() || !ledger.assign(schedule)) return;
         std::vector<int8_t> lanes(model.intervals().size());
         for (int8_t& lane : lanes) {
-          lane = static_cast<int8_t>(random() % (carrier.lanes().size() + 1)) - 1;
+          lane = static_cast<int8_t>(random() % (lane_times.lanes().size() + 1)) - 1;
         }
         internal::place::RunList runs;
         ledger.list(runs.op_variants, runs.positions);
-        internal::place::Flow flow(model, carrier);
+        internal::place::Flow flow(model, lane_times);
         const auto cost = flow.build(runs, lanes, budget.count());
         const std::vector<Action> actions = flow.actions();
         const Timeline timeline = simulate(graph, actions, machine);

@@ -16,7 +16,7 @@ using internal::place::FlowCost;
 using internal::place::Flow;
 using internal::place::kStays;
 using internal::place::RunList;
-using internal::place::Carrier;
+using internal::place::LaneTimes;
 using internal::schedule::ScheduleLedger;
 using internal::schedule::ScheduleModel;
 
@@ -60,12 +60,12 @@ struct Built {
 
 Built build(const Graph& graph, const Machine& machine, int64_t budget, bool may_move = true) {
   const ScheduleModel model(graph);
-  const Carrier carrier(graph, machine);
+  const LaneTimes lane_times(graph, machine);
   ScheduleLedger ledger(model);
   EXPECT_TRUE(ledger.assign(model.keep_all()));
   RunList runs;
   ledger.list(runs.op_variants, runs.positions);
-  Flow flow(model, carrier);
+  Flow flow(model, lane_times);
   const std::vector<int8_t> lanes(model.intervals().size(), may_move ? int8_t{0} : kStays);
   const FlowCost cost = flow.build(runs, lanes, budget);
   return {cost, flow.actions()};

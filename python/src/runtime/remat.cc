@@ -96,7 +96,8 @@ py::dict fields_of(const rt::StepReport& report) {
   return found;
 }
 
-// What bound models of one chain and of several branches have alike. `Inputs` are those of a call.
+// This is the base of the bindings for models of one chain and of several branches. `Inputs` is the
+// type of a call's inputs.
 template <class Model, class Inputs>
 class PlannedStages {
  public:

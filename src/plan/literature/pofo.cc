@@ -75,7 +75,7 @@ class Slots {
         judge_(problem, std::min(kLongest, stages()), "pofo") {
     unit_ = std::max<int64_t>(1, (judge_.memory() + kSlots - 1) / kSlots);
     const Machine& machine = problem.options.machine;
-    if (const auto& lanes = judge_.carrier().lanes(); !lanes.empty()) {
+    if (const auto& lanes = judge_.lane_times().lanes(); !lanes.empty()) {
       out_ = rate(machine, lanes[0].out);
       in_ = rate(machine, lanes[0].in);
     }

@@ -23,11 +23,11 @@ int64_t plus(int64_t a, int64_t b) {
 
 }  // namespace
 
-Flow::Flow(const ScheduleModel& model, const Carrier& carrier)
+Flow::Flow(const ScheduleModel& model, const LaneTimes& lane_times)
     : model_(model),
-      carrier_(carrier),
-      lane_room_(carrier.lanes().size()),
-      queue_free_(carrier.machine().channels.size(), 0) {}
+      lane_times_(lane_times),
+      lane_room_(lane_times.lanes().size()),
+      queue_free_(lane_times.machine().channels.size(), 0) {}
 
 FlowCost Flow::build(const RunList& runs, const std::vector<int8_t>& lanes, int64_t budget,
                      int64_t limit, bool with_misfits) {
@@ -162,7 +162,7 @@ FlowCost Flow::evict(int64_t budget) {
   absent_.assign(n + 1, 0);
   returns_.assign(n + 1, 0);
   for (size_t l = 0; l < lane_room_.size(); ++l) {
-    const int64_t capacity = carrier_.lanes()[l].capacity;
+    const int64_t capacity = lane_times_.lanes()[l].capacity;
     if (capacity != kUnlimited) lane_room_[l].assign(n + 1, capacity);
   }
   open_.clear();
@@ -209,7 +209,7 @@ FlowCost Flow::evict(int64_t budget) {
 // gap. If it does, its bytes are taken there.
 bool Flow::has_room(const Gap& gap) {
   const auto l = static_cast<size_t>(gap.lane);
-  if (carrier_.lanes()[l].capacity == kUnlimited) return true;
+  if (lane_times_.lanes()[l].capacity == kUnlimited) return true;
   const Life& life = lives_[gap.life];
   const int32_t from = life.is_sent ? gaps_[life.leaver].next + 1 : life.begin + 1;
   // Before its last read a value is freed there behind the copies that stand before the same run.
@@ -262,16 +262,16 @@ void Flow::send_next(int32_t run, int64_t clock) {
   Gap& gap = gaps_[waiting_.front()];
   waiting_.pop();
   const auto lane = static_cast<size_t>(gap.lane);
-  int64_t& free = queue_free_[carrier_.lanes()[lane].out_queue];
+  int64_t& free = queue_free_[lane_times_.lanes()[lane].out_queue];
   gap.sent = run;
-  gap.out_end = free = plus(std::max(free, clock), carrier_.out_time(lane, gap.value));
+  gap.out_end = free = plus(std::max(free, clock), lane_times_.out_time(lane, gap.value));
 }
 
 // Goes through the actions in the order in which actions() writes them, and decides before which
 // run each copy out stands. Returns the time of the compute stream; or, as soon as the runs have
 // waited for longer than the slack, a time that shows it.
 int64_t Flow::follow(int64_t slack) {
-  const std::vector<Lane>& lanes = carrier_.lanes();
+  const std::vector<Lane>& lanes = lane_times_.lanes();
   const auto n = static_cast<int32_t>(times_.size()) - 1;
   std::fill(queue_free_.begin(), queue_free_.end(), 0);
   waiting_.clear();
@@ -301,7 +301,7 @@ int64_t Flow::follow(int64_t slack) {
       Gap& gap = gap_of(by_next_[back]);
       const auto lane = static_cast<size_t>(gap.lane);
       int64_t& free = queue_free_[lanes[lane].in_queue];
-      gap.in_end = free = plus(std::max(free, clock), carrier_.in_time(lane, gap.value));
+      gap.in_end = free = plus(std::max(free, clock), lane_times_.in_time(lane, gap.value));
     }
     for (; wait < by_next_.size() && gap_of(by_next_[wait]).next == k; ++wait) {
       clock = std::max(clock, gap_of(by_next_[wait]).in_end);
@@ -315,11 +315,11 @@ int64_t Flow::follow(int64_t slack) {
 
 std::vector<Action> Flow::actions() const {
   const Graph& graph = model_.graph();
-  const Machine& machine = carrier_.machine();
+  const Machine& machine = lane_times_.machine();
   const auto gap_of = [&](int32_t g) -> const Gap& { return gaps_[g]; };
   const auto id = [&](const Gap& gap) { return graph.values[gap.value].id; };
   const auto memory = [&](const Gap& gap) {
-    const Lane& lane = carrier_.lanes()[gap.lane];
+    const Lane& lane = lane_times_.lanes()[gap.lane];
     return machine.memories[lane.memory].name;
   };
   // By run: the gaps sent before it, in the order of their channels.

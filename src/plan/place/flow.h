@@ -60,7 +60,7 @@ struct FlowCost {
 class Flow {
  public:
   // Both arguments must outlive the flow.
-  Flow(const schedule::ScheduleModel& model, const Carrier& carrier);
+  Flow(const schedule::ScheduleModel& model, const LaneTimes& lane_times);
 
   // Builds the flow. `lanes` has a lane or kStays for each interval. Where no gap is left that
   // could leave, the peak is above the budget. A flow that takes longer than `limit` is not built
@@ -123,7 +123,7 @@ class Flow {
   void send_next(int32_t run, int64_t clock);
 
   const schedule::ScheduleModel& model_;
-  const Carrier& carrier_;
+  const LaneTimes& lane_times_;
   RunList runs_;
   int64_t time_ = 0;              // of the runs alone
   std::vector<int32_t> cursor_;   // by value: the interval before its last touch

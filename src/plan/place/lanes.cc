@@ -29,7 +29,7 @@ std::vector<Lane> lanes_of(const Machine& machine) {
   return lanes;
 }
 
-Carrier::Carrier(const Graph& graph, const Machine& machine)
+LaneTimes::LaneTimes(const Graph& graph, const Machine& machine)
     : machine_(machine), lanes_(lanes_of(machine)) {
   for (const Lane& lane : lanes_) {
     std::vector<int64_t>& out = out_.emplace_back();

@@ -22,10 +22,10 @@ struct Lane {
 // behind the device to another.
 std::vector<Lane> lanes_of(const Machine& machine);
 
-// A Carrier knows how long each value of a graph takes on each lane.
-class Carrier {
+// LaneTimes says how long each value of a graph takes on each lane.
+class LaneTimes {
  public:
-  Carrier(const Graph& graph, const Machine& machine);
+  LaneTimes(const Graph& graph, const Machine& machine);
 
   const Machine& machine() const { return machine_; }
   const std::vector<Lane>& lanes() const { return lanes_; }

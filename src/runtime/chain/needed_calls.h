@@ -18,7 +18,7 @@ namespace reprise::runtime::internal::chain {
 struct NotedCall {
   c10::OperatorHandle op;
   bool needed = true;
-  // Of a call that is left out: the shapes of the tensors that it was given, and its results.
+  // A call that is left out has the shapes of the tensors that it was given, and its results.
   std::vector<std::vector<int64_t>> operands = {};
   std::vector<step::Geometry> results = {};
   std::vector<size_t> result_bytes = {};

@@ -13,6 +13,7 @@
 
 #include "reprise/model/errors.h"
 #include "runtime/chain/autograd_pass.h"
+#include "runtime/lockstep/shells.h"
 #include "runtime/state/autocast.h"
 
 namespace reprise::runtime::internal::chain {
@@ -267,9 +268,9 @@ std::optional<Kept> run_stopped(const PreparedStage& stage, const Tensors& input
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    // What has no bytes may have been read: by a kernel, or by the program, where no operator is seen.
-    const bool read = std::string_view(error.what()).find("this tensor has no bytes") !=
-                      std::string_view::npos;
+    // A kernel, or the program where no operator is seen, may have read a result without bytes.
+    const bool read =
+        std::string_view(error.what()).find(lockstep::kNoBytes) != std::string_view::npos;
     if (!skipper.failed() && !read) throw;
   }
   return std::nullopt;

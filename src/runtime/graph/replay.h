@@ -106,7 +106,7 @@ class Replay final : public Backend, public transfer::Residency {
     int64_t moved;  // in bytes, from where the input began in its storage at capture
   };
 
-  // What lies in a memory that computes. Externals of the first memory are the caller's.
+  // The storages that lie in a memory that computes. The caller has the externals of the first one.
   struct Residents {
     std::vector<c10::Storage> values;     // by step value
     std::vector<c10::Storage> externals;  // by external

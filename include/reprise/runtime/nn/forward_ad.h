@@ -19,7 +19,9 @@
 // The layer guarantees:
 // - Results are bitwise those of the plain function if all operands have one shape and one layout,
 //   with one thread, or with several and at least 32,768 elements for each. With fewer, some kernels
-//   of ATen use more threads than others, so that they round differently at other places.
+//   of ATen use more threads than others, so that they round differently at other places. So they do
+//   on several threads where derivatives are stored in 8 bits, because the blocks with one scale cut
+//   the ranges of the threads.
 //   With operands that are broadcast or laid out differently, they are equal up to rounding: some
 //   kernels of ATen round differently in the last elements of a loop.
 // - Gradients of in_tile() are bitwise equal to plain ones under the same condition, if the gradient

@@ -79,10 +79,10 @@ class Levels {
         threads_(common::thread_count(problem.options.threads)),
         model_(problem.graph),
         changes_(model_),
-        carrier_(problem.graph, problem.options.machine),
+        lane_times_(problem.graph, problem.options.machine),
         bench_{model_,
                changes_,
-               carrier_,
+               lane_times_,
                movable_intervals(model_, true),
                movable_intervals(model_, false),
                problem.goal().count(),
@@ -211,7 +211,7 @@ class Levels {
     const Nanos time = common::time_of(problem_.graph, alone.runs);
     Answer result = place::without_moves(alone, time, bound_.time);
     if (!search_.best()) return result;
-    Flow flow(model_, carrier_);
+    Flow flow(model_, lane_times_);
     const FlowCost cost = *build(bench_, search_.best()->state, flow);
     if (!search_.fits()) {
       if (alone.found()) return result;
@@ -236,7 +236,7 @@ class Levels {
   const int threads_;
   const ScheduleModel model_;
   const search::ScheduleMoves changes_;
-  const Carrier carrier_;
+  const LaneTimes lane_times_;
   Workbench bench_;
   CopyBound bound_;
   place::Search<Fates> search_;

@@ -44,7 +44,7 @@ class Moves {
         again_(effort.again),
         random_(effort.seed),
         ledger_(bench.model),
-        flow_(bench.model, bench.carrier),
+        flow_(bench.model, bench.lane_times),
         lanes_(start.lanes) {}
 
   bool start(const Fates& fates) {
@@ -102,7 +102,7 @@ class Moves {
     lane_log_.emplace_back(g, lane(g));
     lanes_[g] = lane_now;
   }
-  int8_t some_lane() { return static_cast<int8_t>(below(bench_.carrier.lanes().size())); }
+  int8_t some_lane() { return static_cast<int8_t>(below(bench_.lane_times.lanes().size())); }
 
   void change() {
     if (!again_) {
@@ -321,14 +321,14 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
                      model.op_variant(model.op_variant_of(run.op, run.variant)).time);
   }
   std::vector<int8_t> lanes(model.intervals().size(), kStays);
-  if (bench.carrier.lanes().empty()) return lanes;
-  const Lane& lane = bench.carrier.lanes().front();
-  const std::vector<Channel>& channels = bench.carrier.machine().channels;
+  if (bench.lane_times.lanes().empty()) return lanes;
+  const Lane& lane = bench.lane_times.lanes().front();
+  const std::vector<Channel>& channels = bench.lane_times.machine().channels;
   const int64_t latency = (channels[lane.out].latency + channels[lane.in].latency).count();
   for (const int32_t g : bench.movable) {
     const Interval& interval = model.intervals()[g];
-    const int64_t copies = bench.carrier.out_time(0, interval.value) / 2 +
-                           bench.carrier.in_time(0, interval.value) / 2;
+    const int64_t copies = bench.lane_times.out_time(0, interval.value) / 2 +
+                           bench.lane_times.in_time(0, interval.value) / 2;
     const int64_t gap = begins[interval.end] - begins[static_cast<size_t>(interval.begin) + 1];
     if (gap / 2 >= copies && copies >= latency) lanes[g] = 0;
   }
@@ -344,7 +344,7 @@ std::optional<FlowCost> build(const Workbench& bench, const Fates& fates, Flow& 
 }
 
 std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
-  Flow flow(bench.model, bench.carrier);
+  Flow flow(bench.model, bench.lane_times);
   const std::optional<FlowCost> found = build(bench, fates, flow);
   if (!found) return std::nullopt;
   return Candidate{std::move(fates), cost_of(*found, bench.budget)};

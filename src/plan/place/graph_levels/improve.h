@@ -14,7 +14,7 @@
 
 namespace reprise::internal::graph_levels {
 
-using place::Carrier;
+using place::LaneTimes;
 using place::Effort;
 using place::FlowCost;
 using place::kStays;
@@ -35,7 +35,7 @@ using Candidate = place::Candidate<Fates>;
 struct Workbench {
   const schedule::ScheduleModel& model;
   const search::ScheduleMoves& changes;
-  const Carrier& carrier;
+  const LaneTimes& lane_times;
   std::vector<int32_t> movable;  // the intervals with ops between their ends
   std::vector<int32_t> others;   // the others, between whose ends there may be re-runs
   int64_t budget = 0;

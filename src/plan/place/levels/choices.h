@@ -33,8 +33,8 @@ struct StageChoice {
   int32_t cut = 0;              // 1: a segment begins here
   int32_t saved_lane = kStays;  // the lane of what the stage saves
   int32_t input_lane = kStays;  // the lane of its input, if that is stored
-  // Of a stage that begins a segment: how many steps less memory than fits its backward uses, which
-  // leaves room for values that come back meanwhile.
+  // A stage that begins a segment may use less memory for its backward than fits, by so many steps.
+  // This leaves room for values that come back meanwhile.
   int32_t dearer = 0;
 
   bool operator==(const StageChoice&) const = default;

@@ -19,7 +19,7 @@ class Moves {
   Moves(Judge& judge, const Choices& start, const place::Effort& effort)
       : judge_(judge),
         model_(judge.model()),
-        lanes_(judge.carrier().lanes().size()),
+        lanes_(judge.lane_times().lanes().size()),
         sweeps_(effort.again),
         unit_(static_cast<double>(effort.floor)),
         random_(effort.seed),

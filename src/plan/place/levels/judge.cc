@@ -14,16 +14,16 @@ Judge::Judge(const ChainProblem& problem, size_t window, const char* planner)
       control_(problem.options, planner),
       model_(chain::make_model(problem.chain)),
       graph_(problem.graph),
-      carrier_(problem.graph, problem.options.machine),
+      lane_times_(problem.graph, problem.options.machine),
       memory_(problem.budget.count() - model_.fixed - model_.x[0]),
       segments_(problem.chain, model_, window, memory_, control_),
       scheduler_(model_, graph_, segments_, memory_),
-      flow_(graph_, carrier_) {}
+      flow_(graph_, lane_times_) {}
 
 Nanos Judge::bound(double share) {
   if (!bound_) {
     common::SearchControl part = control_.part(share);
-    const Machine& machine = carrier_.machine();
+    const Machine& machine = lane_times_.machine();
     bound_ = bound::bound_with_copies(problem_.graph, problem_.budget, machine, part).time;
   }
   return *bound_;

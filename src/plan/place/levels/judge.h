@@ -32,7 +32,7 @@ class Judge {
 
   common::SearchControl& control() { return control_; }
   const chain::ChainModel& model() const { return model_; }
-  const place::Carrier& carrier() const { return carrier_; }
+  const place::LaneTimes& lane_times() const { return lane_times_; }
   const Segments& segments() const { return segments_; }
   // Returns the bytes beyond fixed and x_0.
   int64_t memory() const { return memory_; }
@@ -66,7 +66,7 @@ class Judge {
   common::SearchControl control_;
   chain::ChainModel model_;
   schedule::ScheduleModel graph_;
-  place::Carrier carrier_;
+  place::LaneTimes lane_times_;
   int64_t memory_;
   Segments segments_;
   Scheduler scheduler_;
