@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <utility>
 
 #include "command.h"
 #include "machine_arguments.h"
@@ -29,7 +30,7 @@ struct CheckArguments {
 
 int run_check(const CheckArguments& arguments) {
   const Budget asked = arguments.budget.empty() ? Budget() : Budget(arguments.budget);
-  const std::string text = read_file(arguments.problem);
+  std::string text = read_file(arguments.problem);
   if (parse_format(text, arguments.problem) == "reprise.pipeline") {
     if (is_given(arguments.machine)) {
       throw InputError("a pipeline file has its devices and links: leave --machine and --offload out");
@@ -37,7 +38,8 @@ int run_check(const CheckArguments& arguments) {
     return check_pipeline(text, arguments.problem, arguments.plan, arguments.budget, arguments.json,
                           arguments.quiet);
   }
-  const Problem problem = parse_problem(text, arguments.problem);
+  // The text is freed as soon as the problem has been read.
+  const Problem problem = parse_problem(std::exchange(text, {}), arguments.problem);
   const Plan plan = load_plan(arguments.plan);
   const Machine machine = machine_for(plan, arguments.machine, arguments.plan);
   const Graph graph = problem.graph(plan);

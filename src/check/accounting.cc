@@ -1,5 +1,6 @@
 #include "check/accounting.h"
 
+#include <numeric>
 #include <utility>
 
 #include "model/place_map.h"
@@ -26,14 +27,11 @@ class Slots {
   }
   size_t end() const { return differences_.size() - 1; }
 
-  Levels levels() const {
-    Levels result;
-    Wide level = result.initial = differences_[0];
-    for (size_t slot = 1; slot < end(); ++slot) {
-      level += differences_[slot];
-      (slot % 2 == 1 ? result.during : result.after).push_back(level);
-    }
-    return result;
+  // The slots are empty then.
+  Levels take_levels() {
+    std::partial_sum(differences_.begin(), differences_.end(), differences_.begin());
+    differences_.pop_back();
+    return std::move(differences_);
   }
 
  private:
@@ -135,7 +133,7 @@ std::vector<Levels> interval_levels(const Graph& graph,
   }
   lives.end();
   std::vector<Levels> levels;
-  for (const Slots& of_memory : slots) levels.push_back(of_memory.levels());
+  for (Slots& of_memory : slots) levels.push_back(of_memory.take_levels());
   return levels;
 }
 

@@ -13,10 +13,8 @@ namespace reprise {
 // Wide holds every sum that actions on a valid graph can reach, so that no sum overflows.
 __extension__ using Wide = __int128;
 
-struct Levels {
-  Wide initial = 0;
-  std::vector<Wide> during, after;  // one number for each action of the memory
-};
+// The bytes of a memory in each time slot: at the start, and then while and after each of its actions.
+using Levels = std::vector<Wide>;
 
 // Counts the bytes of each memory of the machine; memory 0 has the graph's fixed bytes. The actions
 // of a memory are its runs, frees, waits and sends, and the copies and receives that come to it; an

@@ -394,10 +394,13 @@ std::string describe(const Action& action) {
 
 Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine) {
   Explanation result;
-  result.timeline = simulate(graph, plan, machine);
+  validate(graph);
+  validate(machine);
+  require_homes(graph, machine);
+  const std::vector<BoundAction> actions = bind(graph, plan.actions, machine);
+  result.timeline = simulate(graph, actions, machine);
   const int64_t peak = result.timeline.peak_action;
   result.peak_action = peak < 0 ? "start" : describe(plan.actions[peak]);
-  const std::vector<BoundAction> actions = bind(graph, plan.actions, machine);
   result.holders = Peak(graph, actions, peak).holders();
   result.recomputed = ReRuns(graph, actions, peak).take();
   for (const Recomputed& entry : result.recomputed) result.recomputed_time += entry.extra;

@@ -402,7 +402,7 @@ void bind_memories(const Machine& machine, const std::vector<Action>& actions, s
 
 std::vector<BoundAction> bind(const Graph& graph, const std::vector<Action>& actions,
                               const Machine& machine) {
-  const IdIndex index(graph);
+  IdIndex index(graph);
   std::vector<BoundAction> bound;
   bound.reserve(actions.size());
   for (size_t a = 0; a < actions.size(); ++a) {
@@ -459,7 +459,7 @@ Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine) 
 Baseline baseline(const Graph& graph) {
   validate(graph);
   if (has_homes(graph)) return baseline(with_all_on_device(graph));
-  const Timeline timeline = simulate(graph, with_frees(graph, plain_runs(graph)));
+  const Timeline timeline = simulate(graph, with_bound_frees(graph, plain_runs(graph)));
   return {timeline.peak, timeline.time};
 }
 

@@ -41,12 +41,8 @@ class Judge {
   std::vector<Violation> judge(const ProblemId* problem) {
     if (problem != nullptr) check_problem(*problem);
     start();
-    const IdIndex index(graph_);
-    for (action_ = 0; action_ < static_cast<int64_t>(plan_.actions.size()); ++action_) {
-      bound_.push_back(resolve(index, plan_.actions[action_]));
-      perform(bound_.back());
-      if (violations_.size() >= kMostViolations) return std::move(violations_);
-    }
+    walk();
+    if (violations_.size() >= kMostViolations) return std::move(violations_);
     action_ = -1;
     check_end();
     check_claims(graph_, plan_, peak_, traffic_.now(), report_);
@@ -120,10 +116,21 @@ class Judge {
       hold(static_cast<ValueIndex>(v), home_of(static_cast<ValueIndex>(v)));
     }
     for (size_t m = 0; m < accounts_.size(); ++m) {
-      accounts_[m].levels.initial = accounts_[m].level;
+      accounts_[m].levels.push_back(accounts_[m].level);
       check_room(accounts_[m].level, static_cast<int32_t>(m), "at the start");
     }
     peak_ = accounts_[0].level;
+  }
+
+  void walk() {
+    bound_.reserve(plan_.actions.size());
+    accounts_[0].levels.reserve(1 + 2 * plan_.actions.size());
+    IdIndex index(graph_);
+    for (action_ = 0; action_ < static_cast<int64_t>(plan_.actions.size()); ++action_) {
+      bound_.push_back(resolve(index, plan_.actions[action_]));
+      perform(bound_.back());
+      if (violations_.size() >= kMostViolations) return;
+    }
   }
 
   // The first memory has the budget, and the others have their capacities.
@@ -142,14 +149,13 @@ class Judge {
   // the devices, only what adds bytes is over the capacity.
   void record(Wide during, int32_t memory, bool adds = false) {
     Account& account = accounts_[memory];
-    account.levels.during.push_back(during);
-    account.levels.after.push_back(account.level);
+    account.levels.insert(account.levels.end(), {during, account.level});
     if (memory == 0) peak_ = std::max(peak_, during);
     if (adds || computes(machine_, memory)) check_room(during, memory, "while it runs");
   }
   void record(int32_t memory = 0) { record(accounts_[memory].level, memory); }
 
-  std::optional<BoundAction> resolve(const IdIndex& index, const Action& action) {
+  std::optional<BoundAction> resolve(IdIndex& index, const Action& action) {
     const FoundAction found = index.find(action);
     if (found.target < 0) {
       report(ViolationKind::kUnknownId, action.id,
@@ -374,11 +380,7 @@ class Judge {
   void check_accounts() const {
     const std::vector<Levels> sums = interval_levels(graph_, bound_, machine_);
     for (size_t m = 0; m < accounts_.size(); ++m) {
-      const Levels& walked = accounts_[m].levels;
-      if (sums[m].initial == walked.initial && sums[m].during == walked.during &&
-          sums[m].after == walked.after) {
-        continue;
-      }
+      if (sums[m] == accounts_[m].levels) continue;
       throw InternalError(
           fmt::format("the two accounts of the verifier differ for {}; please report the plan and "
                       "its problem",

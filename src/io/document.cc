@@ -36,8 +36,9 @@ std::string unescape_pointer_token(std::string_view token) {
 
 }  // namespace
 
-Document::Document(std::string_view text, std::string name) : name_(std::move(name)) {
-  TapeBuilder(text, *this).build();
+Document::Document(std::string_view text, std::string name, std::string_view up_to)
+    : name_(std::move(name)) {
+  TapeBuilder(text, *this, up_to).build();
 }
 
 double Document::fraction(uint32_t index) const {

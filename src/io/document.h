@@ -53,7 +53,9 @@ class Document {
  public:
   // Throws InputError for wrong syntax, wrong encoding, a duplicate key, and a text above a limit.
   // `name` stands for the file.
-  Document(std::string_view text, std::string name);
+  // With `up_to`, the document ends behind the first member of the root that has this key and a text.
+  // Nothing after it is read.
+  Document(std::string_view text, std::string name, std::string_view up_to = {});
 
   const Node& node(uint32_t index) const { return nodes_[index]; }
   NodeType type(uint32_t index) const { return static_cast<NodeType>(nodes_[index].type); }

@@ -54,7 +54,9 @@ RunLog read_run_log(const Element& root);
 
 void write_chain(Writer& writer, const Chain& chain);
 void write_graph(Writer& writer, const Graph& graph);
+void write_join(Writer& writer, const Join& join);
 void write_machine(Writer& writer, const Machine& machine);
+void write_pipeline(Writer& writer, const Pipeline& pipeline);
 
 // Several formats share these functions.
 ChainInput read_input(const Element& element);
@@ -80,6 +82,13 @@ void write_cost(Writer& writer, const Cost& cost);
 // keys.
 std::string canonical_text(const Element& root);
 std::string sha256_hex(std::string_view bytes);
+// Returns what canonical_sha256() returns for the to_json() form, without making that form.
+template <class Model>
+std::string canonical_sha256_of(const Model& model, void (*write)(Writer&, const Model&)) {
+  Writer writer(Form::kCanonical);
+  write(writer, model);
+  return sha256_hex(writer.take());
+}
 bool is_sha256(std::string_view text);  // 64 lower-case hexadecimal digits
 
 }  // namespace reprise::io

@@ -48,6 +48,8 @@ void write_uses(Writer& writer, const Join& join, const SharedWeights& uses) {
   writer.close();
 }
 
+}  // namespace
+
 void write_join(Writer& writer, const Join& join) {
   validate(join);
   open_document(writer, kJoinFormat);
@@ -68,8 +70,6 @@ void write_join(Writer& writer, const Join& join) {
   }
   writer.close();
 }
-
-}  // namespace
 
 Join read_join(const Element& root) {
   Object object(root);

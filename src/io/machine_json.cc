@@ -111,6 +111,4 @@ Machine load_machine(const std::filesystem::path& path) {
   return parse_machine(read_file(path), path.string());
 }
 
-std::string machine_sha256(const Machine& machine) { return canonical_sha256(to_json(machine)); }
-
 }  // namespace reprise

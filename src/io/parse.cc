@@ -27,8 +27,8 @@ Element problem_element(const Element& root) {
 }
 
 template <class Model>
-ProblemId id_of(const Model& model, const char* format, std::string_view json) {
-  return {.format = format, .name = model.name, .sha256 = canonical_sha256(json)};
+ProblemId id_of(const Model& model, const char* format, void (*write)(io::Writer&, const Model&)) {
+  return {.format = format, .name = model.name, .sha256 = io::canonical_sha256_of(model, write)};
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ RunLog parse_run_log(std::string_view text, const std::string& name) {
 }
 
 std::string parse_format(std::string_view text, const std::string& name) {
-  const Document document(text, name);
+  const Document document(text, name, /*up_to=*/"format");
   return std::string(io::read_format({document, 0}));
 }
 
@@ -133,10 +133,18 @@ RunLog load_run_log(const std::filesystem::path& path) {
   return parse_run_log(read_file(path), path.string());
 }
 
-ProblemId problem_id(const Chain& chain) { return id_of(chain, io::kChainFormat, to_json(chain)); }
+ProblemId problem_id(const Chain& chain) { return id_of(chain, io::kChainFormat, io::write_chain); }
 
-ProblemId problem_id(const Graph& graph) { return id_of(graph, io::kGraphFormat, to_json(graph)); }
+ProblemId problem_id(const Graph& graph) { return id_of(graph, io::kGraphFormat, io::write_graph); }
 
-ProblemId problem_id(const Join& join) { return id_of(join, io::kJoinFormat, to_json(join)); }
+ProblemId problem_id(const Join& join) { return id_of(join, io::kJoinFormat, io::write_join); }
+
+ProblemId problem_id(const Pipeline& pipeline) {
+  return id_of(pipeline, io::kPipelineFormat, io::write_pipeline);
+}
+
+std::string machine_sha256(const Machine& machine) {
+  return io::canonical_sha256_of(machine, io::write_machine);
+}
 
 }  // namespace reprise

@@ -97,6 +97,8 @@ void write_pipeline_stage(Writer& writer, const PipelineStage& stage) {
   writer.close();
 }
 
+}  // namespace
+
 void write_pipeline(Writer& writer, const Pipeline& pipeline) {
   validate(pipeline);
   open_document(writer, kPipelineFormat);
@@ -124,8 +126,6 @@ void write_pipeline(Writer& writer, const Pipeline& pipeline) {
   }
   writer.close().close();
 }
-
-}  // namespace
 
 Pipeline read_pipeline(const Element& root) {
   Object object(root);
@@ -171,12 +171,6 @@ Pipeline parse_pipeline(std::string_view text, const std::string& name) {
 
 Pipeline load_pipeline(const std::filesystem::path& path) {
   return parse_pipeline(read_file(path), path.string());
-}
-
-ProblemId problem_id(const Pipeline& pipeline) {
-  return {.format = io::kPipelineFormat,
-          .name = pipeline.name,
-          .sha256 = canonical_sha256(to_json(pipeline))};
 }
 
 }  // namespace reprise

@@ -73,8 +73,7 @@ class SaxEvents : public nlohmann::json_sax<nlohmann::json> {
                    std::bit_cast<int64_t>(value));
   }
   bool string(string_t& value) override {
-    builder_.string(value, counter_.line);
-    return true;
+    return builder_.string(value, counter_.line);
   }
   bool binary(binary_t&) override { return false; }  // JSON text has no binary values.
   bool start_object(size_t) override { return open(NodeType::kObject); }
@@ -118,6 +117,7 @@ void TapeBuilder::build() {
   SaxEvents events(*this, counter);
   nlohmann::json::sax_parse(CountingIterator(text_.data(), &counter),
                             CountingIterator(text_.data() + text_.size(), &counter), &events);
+  while (!open_.empty()) close();
   // The parser takes a byte of zero behind the document for the end of the text.
   if (const size_t zero = text_.find('\0'); zero != std::string_view::npos) {
     const auto lines = std::count(text_.begin(), text_.begin() + static_cast<int64_t>(zero), '\n');
@@ -131,13 +131,16 @@ void TapeBuilder::literal(NodeType type, int64_t payload, int64_t line) {
   push(type, payload, 0, line);
 }
 
-void TapeBuilder::string(std::string_view value, int64_t line) {
+bool TapeBuilder::string(std::string_view value, int64_t line) {
   count_element();
   push_string(value, line);
   if (value.size() > kMaxStringBytes) {
     document_.fail(static_cast<uint32_t>(document_.nodes_.size() - 1),
                    "a string is longer than " + std::to_string(kMaxStringBytes) + " bytes");
   }
+  const bool is_member = open_.size() == 1 && document_.type(open_.back()) == NodeType::kObject;
+  if (up_to_.empty() || !is_member) return true;
+  return document_.text(static_cast<uint32_t>(document_.nodes_.size() - 2)) != up_to_;
 }
 
 void TapeBuilder::key(std::string_view value, int64_t line) {

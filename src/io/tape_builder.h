@@ -12,12 +12,14 @@ namespace reprise::io {
 
 class TapeBuilder {
  public:
-  TapeBuilder(std::string_view text, Document& document) : text_(text), document_(document) {}
+  TapeBuilder(std::string_view text, Document& document, std::string_view up_to)
+      : text_(text), up_to_(up_to), document_(document) {}
   void build();
 
   // The parser calls these functions. `line` is the line of the token that the event is about.
+  // string() returns whether the parser shall go on.
   void literal(NodeType type, int64_t payload, int64_t line);
-  void string(std::string_view value, int64_t line);
+  bool string(std::string_view value, int64_t line);
   void key(std::string_view value, int64_t line);
   void open(NodeType type, int64_t line);
   void close();
@@ -29,7 +31,7 @@ class TapeBuilder {
   void count_element();
   void check_duplicate_keys(uint32_t object) const;
 
-  std::string_view text_;
+  std::string_view text_, up_to_;
   Document& document_;
   std::vector<uint32_t> open_;  // the containers that are not closed yet
 };

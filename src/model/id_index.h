@@ -19,13 +19,37 @@ struct FoundAction {
   int32_t variant = 0;  // the position of a run's variant, or -1 if the op has none
 };
 
+// Names finds the position of an id in a list. Plans name most things in the order of their graph or
+// against it, so the neighbours of what was found last are looked at first. The list must outlive it.
+template <class Item>
+class Names {
+ public:
+  explicit Names(const std::vector<Item>& items) : items_(items), by_id_(items.size()) {
+    for (size_t i = 0; i < items.size(); ++i) by_id_.emplace(items[i].id, static_cast<int32_t>(i));
+  }
+
+  // Returns -1 if there is none.
+  int32_t find(std::string_view id) {
+    for (const size_t near : {last_ + 1, last_ - 1}) {
+      if (near < items_.size() && items_[near].id == id) return static_cast<int32_t>(last_ = near);
+    }
+    const auto found = by_id_.find(id);
+    if (found == by_id_.end()) return -1;
+    last_ = static_cast<size_t>(found->second);
+    return found->second;
+  }
+
+ private:
+  const std::vector<Item>& items_;
+  std::unordered_map<std::string_view, int32_t> by_id_;
+  size_t last_ = 0;  // the position that was found last
+};
+
 // An IdIndex keeps views into the graph's strings. The graph must outlive it.
 class IdIndex {
  public:
-  explicit IdIndex(const Graph& graph)
-      : graph_(graph), ops_(graph.ops.size()), values_(graph.values.size()) {
+  explicit IdIndex(const Graph& graph) : graph_(graph), ops_(graph.ops), values_(graph.values) {
     for (size_t o = 0; o < graph.ops.size(); ++o) {
-      ops_.emplace(graph.ops[o].id, static_cast<OpIndex>(o));
       const std::vector<Variant>& variants = graph.ops[o].variants;
       if (variants.size() <= kFew) continue;
       Map& by_name = variants_[static_cast<OpIndex>(o)];
@@ -33,12 +57,9 @@ class IdIndex {
         by_name.emplace(variants[k].name, static_cast<int32_t>(k));
       }
     }
-    for (size_t v = 0; v < graph.values.size(); ++v) {
-      values_.emplace(graph.values[v].id, static_cast<ValueIndex>(v));
-    }
   }
 
-  FoundAction find(const Action& action) const {
+  FoundAction find(const Action& action) {
     switch (action.kind) {
       case ActionKind::kRun: {
         const OpIndex found = op(action.id);
@@ -55,8 +76,8 @@ class IdIndex {
   }
 
   // These three return -1 when there is none.
-  OpIndex op(std::string_view id) const { return find(ops_, id); }
-  ValueIndex value(std::string_view id) const { return find(values_, id); }
+  OpIndex op(std::string_view id) { return ops_.find(id); }
+  ValueIndex value(std::string_view id) { return values_.find(id); }
   int32_t variant(OpIndex op, std::string_view name) const {
     const std::vector<Variant>& variants = graph_.ops[op].variants;
     if (variants.size() > kFew) return find(variants_.at(op), name);
@@ -75,7 +96,8 @@ class IdIndex {
   static constexpr size_t kFew = 16;  // So many variants are looked through one by one.
 
   const Graph& graph_;
-  Map ops_, values_;
+  Names<Op> ops_;
+  Names<Value> values_;
   std::unordered_map<OpIndex, Map> variants_;  // for the ops that have more than a few
 };
 

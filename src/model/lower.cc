@@ -10,6 +10,9 @@ namespace {
 
 void add_values(const Chain& chain, Graph& graph) {
   const size_t boundaries = chain.stages.size() + 1;
+  size_t options = 0;
+  for (const Stage& stage : chain.stages) options += stage.options.size();
+  graph.values.reserve(2 * boundaries + chain.stages.size() + options);
   for (size_t k = 0; k < boundaries; ++k) {
     graph.values.push_back({fmt::format("x{}", k), boundary_bytes(chain, k),
                             k == 0 ? ValueKind::kInput : ValueKind::kActivation});
@@ -41,6 +44,7 @@ Op forward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex 
   fast.workspace = stage.forward.workspace;
   fast.reads = {index.activation(i)};
   fast.writes = {index.activation(i + 1)};
+  op.variants.reserve(1 + stage.options.size());
   op.variants.push_back(fast);
   for (const StageOption& option : stage.options) {
     Variant variant = fast;
@@ -80,6 +84,7 @@ Op backward_op(const Stage& stage, size_t i, const ChainIndex& index, ValueIndex
   Op op;
   op.id = fmt::format("B{}", i);
   op.phase = Phase::kBackward;
+  op.variants.reserve(stage.options.size());
   for (const StageOption& option : stage.options) {
     Variant variant;
     variant.name = option.name;
@@ -131,6 +136,7 @@ Graph lower(const Chain& chain) {
     saved.push_back(next);
     next += static_cast<ValueIndex>(stage.options.size());
   }
+  graph.ops.reserve(2 * index.stages + 1);
   for (size_t i = 0; i < index.stages; ++i) {
     graph.ops.push_back(forward_op(chain.stages[i], i, index, saved[i]));
   }

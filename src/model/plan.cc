@@ -51,7 +51,7 @@ std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundA
   for (const ValueIndex result : graph.results) is_result[result] = 1;
   internal::model::PlaceMap<Next> next(graph.values.size());
   std::vector<BoundAction> all;  // from the last one
-  all.reserve(2 * actions.size());
+  all.reserve(3 * actions.size());
   std::vector<ValueIndex> frees;
   for (size_t a = actions.size(); a-- > 0;) {
     const internal::model::Touched touched = internal::model::touched(graph, actions[a]);
@@ -84,12 +84,13 @@ std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundA
   return all;
 }
 
-std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs) {
+std::vector<BoundAction> with_bound_frees(const Graph& graph, const std::vector<Run>& runs) {
   std::vector<char> live(graph.values.size(), 0);
   for (size_t v = 0; v < graph.values.size(); ++v) {
     live[v] = graph.values[v].kind == ValueKind::kInput;
   }
   std::vector<BoundAction> actions;
+  actions.reserve(runs.size());
   for (size_t r = 0; r < runs.size(); ++r) {
     const Variant& variant = variant_of(graph, runs[r]);
     for (const ValueIndex value : variant.reads) {
@@ -102,7 +103,11 @@ std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs)
     for (const ValueIndex value : variant.reads) live[value] = !takes(variant, value);
     for (const ValueIndex value : variant.writes) live[value] = 1;
   }
-  return with_names(graph, with_bound_frees(graph, std::move(actions)), {});
+  return with_bound_frees(graph, std::move(actions));
+}
+
+std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs) {
+  return with_names(graph, with_bound_frees(graph, runs), {});
 }
 
 namespace {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -97,7 +99,13 @@ struct Graphs {
   const Machine& machine;
 };
 
-Plan complete_plan(const Graphs& graphs, const Answer& answer, const PlanResult& result,
+std::pair<Bytes, Nanos> cost_of(const Graph& graph, const std::vector<Action>& actions,
+                                const Machine& machine) {
+  const Timeline timeline = simulate(graph, actions, machine);
+  return {timeline.peak, timeline.time};
+}
+
+Plan complete_plan(const Graphs& graphs, Answer answer, const PlanResult& result,
                    ProblemId problem) {
   Plan plan;
   plan.problem = std::move(problem);
@@ -109,17 +117,15 @@ Plan complete_plan(const Graphs& graphs, const Answer& answer, const PlanResult&
   plan.baseline = result.baseline;
   plan.search = result.search;
   plan.machine_sha256 = result.machine_sha256;
-  plan.actions =
-      answer.actions.empty() ? with_frees(graphs.admissible, answer.runs) : answer.actions;
-  const Timeline timeline = simulate(graphs.whole, plan.actions, graphs.machine);
-  plan.peak = timeline.peak;
-  plan.time = timeline.time;
+  plan.actions = answer.actions.empty() ? with_frees(graphs.admissible, answer.runs)
+                                        : std::move(answer.actions);
+  std::tie(plan.peak, plan.time) = cost_of(graphs.whole, plan.actions, graphs.machine);
   require_valid(graphs.whole, plan, graphs.machine);
   return plan;
 }
 
 PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Baseline& plain,
-                    Bytes budget, const Answer& answer, Nanos wall, ProblemId problem) {
+                    Bytes budget, Answer answer, Nanos wall, ProblemId problem) {
   PlanResult result;
   result.termination = answer.termination;
   result.planner = planner.name;
@@ -133,10 +139,12 @@ PlanResult complete(const PlannerInfo& planner, const Graphs& graphs, const Base
   result.smallest_budget = answer.smallest_budget;
   result.blocking_op = answer.blocking_op;
   result.search = {wall, answer.search_memory};
-  if (answer.found()) result.plan = complete_plan(graphs, answer, result, std::move(problem));
   if (answer.termination == Termination::kInfeasible &&
       (!answer.smallest_budget || *answer.smallest_budget <= budget)) {
     throw InternalError("planner '" + result.planner + "' refused a budget that suffices");
+  }
+  if (answer.found()) {
+    result.plan = complete_plan(graphs, std::move(answer), result, std::move(problem));
   }
   return result;
 }
@@ -210,13 +218,15 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
   check_machine(planner, options.machine);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
-  const Graph whole = admissible == chain ? graph : lower(chain);
+  const std::optional<Graph> other =
+      admissible == chain ? std::nullopt : std::optional(lower(chain));
+  const Graph& whole = other ? *other : graph;
   const Baseline plain = baseline(whole);
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
-  const Answer answer = planner.plan_chain({admissible, graph, plain, budget, options});
-  return complete(planner, {graph, whole, options.machine}, plain, budget, answer, since(start),
-                  problem_id(chain));
+  Answer answer = planner.plan_chain({admissible, graph, plain, budget, options});
+  return complete(planner, {graph, whole, options.machine}, plain, budget, std::move(answer),
+                  since(start), problem_id(chain));
 }
 
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
@@ -237,8 +247,8 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   Answer answer = admissible.ops.empty() ? empty_answer(admissible, budget)
                                          : planner.plan_graph({admissible, plain, budget, asked});
   if (homes) place_homes(graph, admissible, budget, options, answer);
-  return complete(planner, {admissible, graph, options.machine}, plain, budget, answer,
-                  since(start), problem_id(graph));
+  return complete(planner, {admissible, graph, options.machine}, plain, budget,
+                  std::move(answer), since(start), problem_id(graph));
 }
 
 PlanResult plan(const Join& join, const PlanOptions& options) {
@@ -267,7 +277,7 @@ PlanResult plan(const Join& join, const PlanOptions& options) {
   const Graph ordered = lower(admissible, order), whole = lower(join, order);
   for (Run& run : answer.runs) run.op = find_op(ordered, graph.ops[run.op].id);
   PlanResult result = complete(planner, {ordered, whole, options.machine}, baseline(whole), budget,
-                               answer, wall, problem_id(join));
+                               std::move(answer), wall, problem_id(join));
   result.baseline = plain;
   return result;
 }
@@ -280,7 +290,9 @@ Frontier frontier(const Chain& chain, const PlanOptions& options) {
       chosen_planner(options, "chain", "curves of chains", &PlannerInfo::chain_frontier);
   const Chain admissible = restrict_exactness(chain, options.allow);
   const Graph graph = lower(admissible);
-  const Graph whole = admissible == chain ? graph : lower(chain);
+  const std::optional<Graph> other =
+      admissible == chain ? std::nullopt : std::optional(lower(chain));
+  const Graph& whole = other ? *other : graph;
   const ChainProblem problem{admissible, graph, baseline(whole), Budget().resolve(Bytes()),
                              options};
   Curve curve = planner.chain_frontier(problem);

@@ -43,6 +43,7 @@ RC_GTEST_PROP(IoProperty, GraphsAndPlansAreReadBackEqual, ()) {
   const std::string text = to_json(graph);
   RC_LOG() << text;
   RC_ASSERT(parse_graph(text) == graph);
+  RC_ASSERT(parse_problem(text).id == problem_id(graph));
 
   Plan plan;
   plan.problem = problem_id(graph);

@@ -29,6 +29,7 @@ TEST(Machine, IsReadAndWrittenBackEqual) {
   EXPECT_EQ(machine.channels[1], (Channel{1, 0, 11'000'000'000, Nanos(0), 0}));
   EXPECT_EQ(queue_of(machine, 1), 0);
   EXPECT_EQ(parse_machine(to_json(machine)), machine);
+  EXPECT_EQ(machine_sha256(machine), canonical_sha256(to_json(machine)));
   EXPECT_EQ(machine_sha256(machine).size(), 64u);
 }
 

@@ -409,6 +409,7 @@ TEST(PipelinePlan, IsWrittenAndReadBack) {
   for (const char* planner : {"gpipe", "interleaved", "zb_h1"}) {
     const Pipeline pipeline = equal_stages(2, 3, Nanos(10), Nanos(12), Nanos(8), 2);
     EXPECT_EQ(parse_pipeline(to_json(pipeline)), pipeline);
+    EXPECT_EQ(problem_id(pipeline).sha256, canonical_sha256(to_json(pipeline)));
     const PipelinePlan plan = valid_plan(pipeline, planner);
     PipelinePlan read = parse_pipeline_plan(to_json(plan));
     read.search->wall = plan.search->wall;  // The file has whole milliseconds.

@@ -81,7 +81,7 @@ Timeline simulate(const Graph& graph, const Plan& plan, const Machine& machine =
 // Does the same for a caller that asks often: nothing is looked up or validated. Both must be
 // valid.
 Timeline simulate(const Graph& graph, const std::vector<BoundAction>& actions,
-                  const Machine& machine);
+                  const Machine& machine = {});
 
 // Returns the cost of plain training, with which every plan is compared. All values live on the device
 // there.

@@ -33,7 +33,7 @@ Machine parse_machine(std::string_view text, const std::string& name = "<text>")
 Power parse_power(std::string_view text, const std::string& name = "<text>");
 Pipeline parse_pipeline(std::string_view text, const std::string& name = "<text>");
 PipelinePlan parse_pipeline_plan(std::string_view text, const std::string& name = "<text>");
-// Returns the format of a file's text, such as "reprise.chain".
+// Returns the format of a file's text, such as "reprise.chain". Nothing after it is read.
 std::string parse_format(std::string_view text, const std::string& name = "<text>");
 
 // A Problem is a chain, a graph or a join; the key "format" tells them apart. A profile yields the

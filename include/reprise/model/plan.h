@@ -132,6 +132,7 @@ struct Run {
 // cannot take less memory, so that planners only decide what runs when. Throws InternalError if a
 // run reads a value that is not live. The cost is O(runs * values per run).
 std::vector<Action> with_frees(const Graph& graph, const std::vector<Run>& runs);
+std::vector<BoundAction> with_bound_frees(const Graph& graph, const std::vector<Run>& runs);
 // The same for runs, waits, sends and receives in any memory. What a message reads stays until it has
 // been waited for there. Nobody looks whether what they read is live.
 std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundAction> actions);

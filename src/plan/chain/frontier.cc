@@ -95,7 +95,7 @@ class Samples {
         search_class(model_, Dropping::kNothing, memory, std::nullopt, threads_, part);
     if (!outcome.bracket.best) return;
     const Timeline timeline =
-        simulate(problem_.graph, with_frees(problem_.graph, outcome.bracket.best->runs));
+        simulate(problem_.graph, with_bound_frees(problem_.graph, outcome.bracket.best->runs));
     points_.push_back({timeline.peak, timeline.peak, timeline.time,
                        Nanos(model_.time_of(outcome.bracket.lower))});
   }

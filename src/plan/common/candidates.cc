@@ -16,12 +16,15 @@ Nanos time_of(const Graph& graph, const std::vector<Run>& runs) {
 }
 
 std::string peak_op(const Graph& graph, const std::vector<Run>& runs) {
-  const std::vector<Action> actions = with_frees(graph, runs);
+  const std::vector<BoundAction> actions = with_bound_frees(graph, runs);
   const Timeline timeline = simulate(graph, actions);
   // If the initial level is already the peak, the first op is the first that needs it.
   const int64_t at = timeline.peak_action;
   if (graph.ops.empty()) return {};
-  return at < 0 ? graph.ops.front().id : actions[at].id;
+  if (at < 0) return graph.ops.front().id;
+  const BoundAction& action = actions[at];
+  return action.kind == ActionKind::kRun ? graph.ops[action.target].id
+                                         : graph.values[action.target].id;
 }
 
 Nanos least_time(const Chain& chain) {
@@ -65,7 +68,7 @@ Nanos least_time(const Graph& graph) {
 }
 
 void Candidates::consider(std::vector<Run> runs) {
-  const Timeline timeline = simulate(graph_, with_frees(graph_, runs));
+  const Timeline timeline = simulate(graph_, with_bound_frees(graph_, runs));
   Candidate candidate{std::move(runs), timeline.peak, timeline.time};
   points_.push_back({candidate.peak, candidate.peak, candidate.time, Nanos()});
   const auto speed = [](const Candidate& c) { return std::tuple(c.time, c.runs.size(), c.peak); };

@@ -134,7 +134,7 @@ class LeavingOut {
   // Notes what a valid plan holds beside each op, where that is less than in the plans before. If it
   // leaves room for a variant, the variant is possible, and no cut is needed.
   void look_at(const std::vector<Run>& runs) {
-    const std::vector<Action> actions = with_frees(graph_, runs);
+    const std::vector<BoundAction> actions = with_bound_frees(graph_, runs);
     const Timeline timeline = simulate(graph_, actions);
     auto run = runs.begin();
     for (size_t k = 0; k < actions.size(); ++k) {

@@ -105,7 +105,7 @@ class Bounding {
   // By moment: the bytes that plain training holds while its op runs.
   std::vector<Bytes> levels_of_plain_training() const {
     const std::vector<Run> runs = plain_runs(graph_);
-    const std::vector<Action> actions = with_frees(graph_, runs);
+    const std::vector<BoundAction> actions = with_bound_frees(graph_, runs);
     const Timeline timeline = simulate(graph_, actions);
     std::vector<Bytes> by_op(graph_.ops.size()), levels;
     auto run = runs.begin();

@@ -90,7 +90,7 @@ class CopyBounding {
   // most come first: the highest one of each of several stretches of the step.
   std::vector<OpIndex> instants() const {
     const std::vector<Run> runs = plain_runs(graph_);
-    const std::vector<Action> actions = with_frees(graph_, runs);
+    const std::vector<BoundAction> actions = with_bound_frees(graph_, runs);
     const Timeline timeline = simulate(graph_, actions);
     std::vector<std::pair<Bytes, OpIndex>> all;
     auto run = runs.begin();

@@ -136,7 +136,7 @@ class Devices {
 
   // Finds the runs of a graph that has some of the ops and variants, by their names.
   Sequence named_alike(const Graph& graph, const std::vector<Run>& runs) const {
-    const IdIndex index(problem_.graph);
+    IdIndex index(problem_.graph);
     Sequence result;
     for (const Run& run : runs) {
       const Op& op = graph.ops[run.op];

@@ -196,7 +196,7 @@ class Levels {
   }
 
   Bytes peak_of(const std::vector<Run>& runs) const {
-    return simulate(problem_.graph, with_frees(problem_.graph, runs)).peak;
+    return simulate(problem_.graph, with_bound_frees(problem_.graph, runs)).peak;
   }
 
   // Plans that leave the reserve come first, and then faster ones.
