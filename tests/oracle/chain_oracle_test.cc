@@ -81,8 +81,9 @@ std::vector<Family> families() {
           {"ties", 200, tiny_numbers()}};
 }
 
-constexpr internal::chain::Dropping kClasses[] = {internal::chain::Dropping::kNothing,
-                                                  internal::chain::Dropping::kInputs};
+constexpr internal::chain::Schedules kClasses[] = {internal::chain::Schedules::kInputsOnly,
+                                                   internal::chain::Schedules::kPersistent,
+                                                   internal::chain::Schedules::kDroppedInputs};
 
 // Returns the best time of a curve that has a point within the budget.
 int64_t time_within(const Frontier& curve, Bytes budget) {
@@ -100,12 +101,13 @@ std::string context(const Family& family, int number, const Chain& chain) {
          ", chain " + std::to_string(number) + ": " + describe(chain);
 }
 
-// Compares the planner's answer for one budget with the persistent frontier.
-void expect_best(const Chain& chain, const Graph& graph, const std::vector<PeakAndTime>& frontier,
-                 int64_t budget) {
-  const PlanResult result = plan(chain, {.budget = Bytes(budget), .schedule_class = "persistent"});
+// Compares the planner's answer for one budget with the frontier of a class.
+void expect_best(const Chain& chain, const Graph& graph, const char* schedule_class,
+                 const std::vector<PeakAndTime>& frontier, int64_t budget) {
+  const PlanResult result =
+      plan(chain, {.budget = Bytes(budget), .schedule_class = schedule_class});
   const std::optional<int64_t> best = best_within(frontier, budget);
-  ASSERT_EQ(result.schedule_class, "persistent");
+  ASSERT_EQ(result.schedule_class, schedule_class);
   if (!best) {
     ASSERT_EQ(result.termination, Termination::kInfeasible) << "budget " << budget;
     ASSERT_EQ(result.smallest_budget, Bytes(frontier.front().peak));
@@ -124,13 +126,13 @@ void expect_best(const Chain& chain, const Graph& graph, const std::vector<PeakA
   }
 }
 
-TEST_P(ChainOracle, EqualsTheBestPersistentScheduleAtEveryBudget) {
-  const Family& family = GetParam();
+// Runs through all budgets of the chains of a family.
+void expect_best_everywhere(const Family& family, const char* schedule_class, bool inputs_only) {
   std::mt19937_64 random(family.seed);
   int compared = 0;
   for (int number = 0; number < test_scale(family.chains); ++number) {
     const Chain chain = random_chain(random, family.options);
-    const auto frontier = persistent_frontier(chain, kScheduleLimit);
+    const auto frontier = persistent_frontier(chain, kScheduleLimit, inputs_only);
     if (!frontier) continue;
     ++compared;
     SCOPED_TRACE(context(family, number, chain));
@@ -138,12 +140,20 @@ TEST_P(ChainOracle, EqualsTheBestPersistentScheduleAtEveryBudget) {
     const int64_t plain = baseline(graph).peak.count();
     for (int64_t budget = frontier->front().peak - 1; budget <= plain + 1; ++budget) {
       if (budget < 0) continue;
-      expect_best(chain, graph, *frontier, budget);
-      if (HasFatalFailure()) return;
+      expect_best(chain, graph, schedule_class, *frontier, budget);
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
-  RecordProperty("compared", compared);
+  ::testing::Test::RecordProperty("compared", compared);
   EXPECT_GT(compared, test_scale(family.chains) / 3) << "too many chains were passed over";
+}
+
+TEST_P(ChainOracle, EqualsTheBestPersistentScheduleAtEveryBudget) {
+  expect_best_everywhere(GetParam(), "persistent", /*inputs_only=*/false);
+}
+
+TEST_P(ChainOracle, EqualsTheBestScheduleThatKeepsInputsOnlyAtEveryBudget) {
+  expect_best_everywhere(GetParam(), "inputs-only", /*inputs_only=*/true);
 }
 
 // At budgets between the points of the curve the optimum can only be smaller than at the point
@@ -222,9 +232,9 @@ TEST_P(ChainOracle, PruningAndSharingChangeNothing) {
     SCOPED_TRACE(context(family, number, chain));
     const internal::chain::ChainModel model = internal::chain::make_model(chain);
     internal::common::SearchControl control(PlanOptions{}, "chain");
-    for (const internal::chain::Dropping dropping : kClasses) {
-      const internal::chain::ChainCells shared(model, true, dropping),
-          apart(model, false, dropping);
+    for (const internal::chain::Schedules schedules : kClasses) {
+      const internal::chain::ChainCells shared(model, true, schedules),
+          apart(model, false, schedules);
       ASSERT_LE(shared.order().size(), apart.order().size());
       const size_t root = apart.slot(0, model.stages, true);
       const internal::chain::CurveTable whole(model, apart, {}, control);
@@ -256,13 +266,13 @@ TEST_P(ChainOracle, BoundsAtTheOptimumChangeNothing) {
     SCOPED_TRACE(context(family, number, chain));
     const internal::chain::ChainModel model = internal::chain::make_model(chain);
     internal::common::SearchControl control(PlanOptions{}, "chain");
-    for (const internal::chain::Dropping dropping : kClasses) {
+    for (const internal::chain::Schedules schedules : kClasses) {
       for (const bool share : {true, false}) {
-        const internal::chain::ChainCells cells(model, share, dropping);
+        const internal::chain::ChainCells cells(model, share, schedules);
         const size_t root = cells.slot(0, model.stages, true);
         const internal::chain::CurveTable whole(model, cells, {}, control);
         for (const internal::chain::CurvePoint& step : whole.curve(root)) {
-          internal::chain::LossBound bound(model, dropping, step.memory);
+          internal::chain::LossBound bound(model, schedules, step.memory);
           if (cells.shared()) bound.tabulate(cells);
           for (const int64_t grid : {1, 5, 1000}) {
             internal::chain::CurveLimits limits{
@@ -295,13 +305,13 @@ TEST_P(ChainOracle, CoarsePassesAndBoundsChangeNothing) {
     SCOPED_TRACE(context(family, number, chain));
     const internal::chain::ChainModel model = internal::chain::make_model(chain);
     internal::common::SearchControl control(PlanOptions{}, "chain");
-    for (const internal::chain::Dropping dropping : kClasses) {
-      const internal::chain::ChainCells cells(model, true, dropping);
+    for (const internal::chain::Schedules schedules : kClasses) {
+      const internal::chain::ChainCells cells(model, true, schedules);
       const internal::chain::SearchSpace space{model, cells};
       const internal::chain::CurveTable whole(model, cells, {}, control);
       const auto floors = internal::chain::smallest_memory(model, cells, 1, control);
       for (const internal::chain::CurvePoint& step : whole.curve(space.root())) {
-        ASSERT_LE(internal::chain::LossBound(model, dropping, step.memory).lower(), step.cost);
+        ASSERT_LE(internal::chain::LossBound(model, schedules, step.memory).lower(), step.cost);
         for (const auto passes :
              {internal::chain::CoarsePasses::kAlways, internal::chain::CoarsePasses::kExactOnly}) {
           internal::chain::Bracket bracket{.best =

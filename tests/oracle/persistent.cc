@@ -13,8 +13,12 @@ namespace {
 
 class BranchSchedules {
  public:
-  BranchSchedules(const Join& join, Graph graph, size_t limit)
-      : join_(join), graph_(std::move(graph)), index_(join), limit_(limit) {
+  BranchSchedules(const Join& join, Graph graph, size_t limit, bool inputs_only)
+      : join_(join),
+        graph_(std::move(graph)),
+        index_(join),
+        limit_(limit),
+        inputs_only_(inputs_only) {
     for (const Branch& branch : join.branches) {
       stored_.emplace_back(branch.stages.size() + 1, false);
       kept_.emplace_back(branch.stages.size(), -1);
@@ -54,7 +58,7 @@ class BranchSchedules {
   template <class GoOn>
   void with_each_way(size_t b, size_t k, bool must_store, const GoOn& go_on) {
     const bool was_stored = stored_[b][k];
-    keep(b, k, false, [&] { go_on(true); });
+    if (!inputs_only_ || k + 1 == stages(b)) keep(b, k, false, [&] { go_on(true); });
     for (const int32_t variant : sweep_variants(b, k)) {
       runs_.push_back({index_.forward(b, k), variant});
       stored_[b][k] = true;
@@ -193,6 +197,7 @@ class BranchSchedules {
   Graph graph_;
   JoinIndex index_;
   size_t limit_;
+  bool inputs_only_;
   size_t count_ = 0;
   std::vector<reprise::Run> runs_;
   std::vector<std::vector<bool>> stored_;
@@ -200,8 +205,9 @@ class BranchSchedules {
   std::vector<size_t> left_;  // by branch: how many stages are not reversed
 };
 
-std::optional<std::vector<PeakAndTime>> frontier_of(const Join& join, Graph graph, size_t limit) {
-  BranchSchedules schedules(join, std::move(graph), limit);
+std::optional<std::vector<PeakAndTime>> frontier_of(const Join& join, Graph graph, size_t limit,
+                                                    bool inputs_only = false) {
+  BranchSchedules schedules(join, std::move(graph), limit, inputs_only);
   if (!schedules.run()) return std::nullopt;
   std::vector<PeakAndTime>& all = schedules.found;
   std::sort(all.begin(), all.end(), [](const PeakAndTime& a, const PeakAndTime& b) {
@@ -217,10 +223,11 @@ std::optional<std::vector<PeakAndTime>> frontier_of(const Join& join, Graph grap
 }  // namespace
 
 // A chain is one branch, and its graph has the order of that of a join.
-std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit) {
+std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit,
+                                                            bool inputs_only) {
   Join one;
   one.branches = {{.name = chain.name, .input = chain.input, .stages = chain.stages}};
-  return frontier_of(one, lower(chain), limit);
+  return frontier_of(one, lower(chain), limit, inputs_only);
 }
 
 std::optional<std::vector<PeakAndTime>> branch_frontier(const Join& join, size_t limit) {

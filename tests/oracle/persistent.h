@@ -27,9 +27,12 @@ struct PeakAndTime {
 // the stage before was kept. A stored or kept value stays until its stage is reversed. After a
 // pass, every backward that can run does.
 //
+// With `inputs_only`, a stage is kept only if its backward, or the loss, comes next.
+//
 // Returns the pairs of peak and time that no other schedule beats, peak ascending. Returns nothing
 // if there are more than `limit` schedules.
-std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit);
+std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit,
+                                                            bool inputs_only = false);
 
 // On the way to the loss, the branches run in their order. Every stage is kept with one of its
 // options, or swept, in any variant that gives nothing back. The input of a swept stage may be

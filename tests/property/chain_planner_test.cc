@@ -92,7 +92,7 @@ RandomChainOptions long_chain(int stages) {
 // without them.
 TEST(ChainPlanner, TheSearchForOneBudgetAgreesWithTheCurve) {
   for_chains(14, 4, long_chain(96), [](const Chain& chain, std::mt19937_64& random) {
-    for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
+    for (const char* schedules : {"inputs-only", "persistent", "persistent+dropped-inputs"}) {
       const Frontier curve =
           frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
       ASSERT_EQ(curve.schedule_class, schedules);
@@ -141,9 +141,9 @@ TEST(ChainPlanner, MergedChainsHaveOnlyPlansOfTheWholeChain) {
     internal::common::SearchControl control(PlanOptions{}, "chain");
     const internal::chain::MergedChain merged =
         internal::chain::merge_stages(model, 1 + random() % chain.stages.size());
-    for (const auto dropping :
-         {internal::chain::Dropping::kNothing, internal::chain::Dropping::kInputs}) {
-      const internal::chain::ChainCells cells(merged.model, true, dropping);
+    for (const auto schedules : {internal::chain::Schedules::kPersistent,
+                                 internal::chain::Schedules::kDroppedInputs}) {
+      const internal::chain::ChainCells cells(merged.model, true, schedules);
       const internal::chain::SearchSpace space{merged.model, cells};
       const internal::chain::CurveTable table(merged.model, cells, {}, control);
       for (const internal::chain::CurvePoint& step : table.curve(space.root())) {
@@ -204,7 +204,7 @@ TEST(ChainPlanner, RepeatedStagesAreSearchedLikeOthers) {
   options.max_time = 1000;
   for_chains(19, 4, options, [](const Chain& block, std::mt19937_64& random) {
     const Chain chain = repeated(block, 90);
-    for (const char* schedules : {"persistent", "persistent+dropped-inputs"}) {
+    for (const char* schedules : {"inputs-only", "persistent", "persistent+dropped-inputs"}) {
       const Frontier curve =
           frontier(chain, {.schedule_class = schedules, .time_limit = kPatience});
       for (int draw = 0; draw < 4; ++draw) {

@@ -39,7 +39,8 @@ void LossBound::for_each_option_step(size_t k, const KeepOption& option, const O
     }
     // The saved bytes are live, and so are the values that the backward reads. Only the input may
     // be missing, if inputs may be dropped.
-    const bool input_there = from == kLive || (from == kAgain && dropping_ == Dropping::kInputs);
+    const bool input_there =
+        from == kLive || (from == kAgain && schedules_ == Schedules::kDroppedInputs);
     if (option.reads_input && !input_there) continue;
     offer(from, kLive, option.cost, option.saved + output);
     if (last || option.reads_output) continue;
@@ -83,8 +84,8 @@ LossBound::Value LossBound::shortest(Wide price) {
   return states[kLive];
 }
 
-LossBound::LossBound(const ChainModel& model, Dropping dropping, int64_t memory)
-    : model_(model), dropping_(dropping), memory_(memory - model.loss[1]), whole_memory_(memory) {
+LossBound::LossBound(const ChainModel& model, Schedules schedules, int64_t memory)
+    : model_(model), schedules_(schedules), memory_(memory - model.loss[1]), whole_memory_(memory) {
   Wide best_price = 0, best = shortest(0).price;
   const auto try_price = [&](Wide price) {
     const Value path = shortest(price);
@@ -155,7 +156,7 @@ void LossBound::tabulate(const ChainCells& cells) {
   const size_t stages = model_.stages;
   std::vector<std::vector<Wide>> rest(stages);  // by last stage, then by option + 1
   for (size_t last = 0; last < stages; ++last) {
-    const bool drops = dropping_ == Dropping::kInputs;
+    const bool drops = schedules_ == Schedules::kDroppedInputs;
     const int options = drops ? static_cast<int>(model_.options[last].size()) : 0;
     for (int option = -1; option < options; ++option) {
       rest[last].push_back(behind(last, option) - price_ * memory_);

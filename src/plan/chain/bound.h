@@ -28,9 +28,9 @@ class LossBound {
  public:
   using Wide = __int128;
 
-  // `memory` counts the bytes beyond fixed and x_0. Dropping::kInputs covers plans that drop
+  // `memory` counts the bytes beyond fixed and x_0. Schedules::kDroppedInputs covers plans that drop
   // inputs, too. O(L * options) time for each of some hundred values of lambda.
-  LossBound(const ChainModel& model, Dropping dropping, int64_t memory);
+  LossBound(const ChainModel& model, Schedules schedules, int64_t memory);
 
   int64_t lower() const { return lower_; }  // a bound on the cost of every plan, never negative
 
@@ -72,7 +72,7 @@ class LossBound {
   Wide behind(size_t last, int option) const;
 
   const ChainModel& model_;
-  Dropping dropping_;
+  Schedules schedules_;
   int64_t memory_;        // bytes of the boundaries and the saved values while the loss runs
   int64_t whole_memory_;  // bytes beyond fixed and x_0
   Wide price_ = 0;        // lambda * unit

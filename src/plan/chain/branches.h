@@ -101,7 +101,9 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
   const auto slot = [&](size_t first, size_t last, bool pinned, int option) {
     return static_cast<int64_t>(cells.slot(first, last, pinned, option));
   };
-  for (size_t o = 0; o < model.options[i].size(); ++o) {
+  const bool may_keep =
+      cells.schedules() != Schedules::kInputsOnly || i == l || i + 1 == model.stages;
+  for (size_t o = 0; may_keep && o < model.options[i].size(); ++o) {
     const KeepOption& option = model.options[i][o];
     const int64_t u = model.given_back(i, option, cell.pinned);
     // The last stage of a segment ran before. Its backward comes next, so it may stop early.
@@ -132,7 +134,7 @@ void for_each_branch(const ChainModel& model, const ChainCells& cells, const Cel
                    .left_shift = model.weights(j, l),
                    .at = j});
     }
-    if (cells.dropping() == Dropping::kNothing || j == l) continue;
+    if (cells.schedules() != Schedules::kDroppedInputs || j == l) continue;
     for (size_t o = 0; o < model.options[j].size(); ++o) {
       const KeepOption& option = model.options[j][o];
       if (!option.reads_input) continue;

@@ -80,8 +80,8 @@ bool may_fit(const ChainModel& model) {
 
 }  // namespace
 
-ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
-    : dropping_(dropping) {
+ChainCells::ChainCells(const ChainModel& model, bool share, Schedules schedules)
+    : schedules_(schedules) {
   if (model.stages > kMostStages || !may_fit(model)) return;
   size_t cells = 0;
   for (size_t i = 0; i <= model.stages; ++i) {
@@ -95,7 +95,7 @@ ChainCells::ChainCells(const ChainModel& model, bool share, Dropping dropping)
 
 // A segment is equal to an earlier one if that is so without its last stage, and for that stage.
 ChainCells::ChainCells(const ChainModel& model, size_t longest)
-    : longest_(std::max<size_t>(1, longest)), dropping_(Dropping::kNothing), shared_(true) {
+    : longest_(std::max<size_t>(1, longest)), schedules_(Schedules::kPersistent), shared_(true) {
   const std::vector<int32_t> stages = stage_classes(model), boundaries = boundary_classes(model);
   std::map<std::pair<int32_t, int32_t>, int32_t> known;
   base_.push_back(0);
@@ -127,7 +127,7 @@ bool ChainCells::classify(const ChainModel& model, bool share) {
     shared_ = shared_ || repeat.length > 0;
     for (size_t last = first + repeat.length; last <= model.stages; ++last) {
       classes[last - first] = static_cast<int32_t>(base_.size() - 1);
-      const bool drops = dropping_ == Dropping::kInputs && last < model.stages;
+      const bool drops = schedules_ == Schedules::kDroppedInputs && last < model.stages;
       base_.push_back(base_.back() + 2 + (drops ? 2 * model.options[last].size() : 0));
       if (base_.back() > kMostSlots) return false;
     }
@@ -149,7 +149,7 @@ void ChainCells::list_cells(const ChainModel& model) {
   };
   const auto list_both = [&](size_t first, size_t last, bool pinned) {
     list(first, last, pinned, -1);
-    if (dropping_ == Dropping::kNothing || last == model.stages) return;
+    if (schedules_ != Schedules::kDroppedInputs || last == model.stages) return;
     for (size_t o = 0; o < model.options[last].size(); ++o) {
       if (model.options[last][o].reads_input) list(first, last, pinned, static_cast<int>(o));
     }

@@ -25,21 +25,24 @@ struct Cell {
   size_t length() const { return static_cast<size_t>(last - first); }
 };
 
-// A schedule may drop parts of a kept stage before its backward runs: nothing (persistent
-// schedules), or the input, which is then computed again.
-enum class Dropping { kNothing, kInputs };
+// Each class of schedules contains the one before it.
+enum class Schedules {
+  kInputsOnly,     // A stage runs with what its backward needs only right before it, or before the loss.
+  kPersistent,     // Stages may be kept, and what is kept stays until the backward.
+  kDroppedInputs,  // The input of a kept stage may be dropped, and is then computed again.
+};
 
 class ChainCells {
  public:
   // share = false keeps equal cells apart. O(L^2) time and memory. If that is too much, complete()
   // is false, and the cells must not be used.
-  ChainCells(const ChainModel& model, bool share, Dropping dropping = Dropping::kNothing);
+  ChainCells(const ChainModel& model, bool share, Schedules schedules = Schedules::kPersistent);
   // Shares the cells of the segments of at most `longest` stages that end before the loss, pinned
   // and not. O(L * longest * log) time and memory.
   ChainCells(const ChainModel& model, size_t longest);
 
   bool complete() const { return !order_.empty(); }
-  Dropping dropping() const { return dropping_; }
+  Schedules schedules() const { return schedules_; }
   bool shared() const { return shared_; }  // whether a cell may stand for several segments
 
   // Returns the slot that keeps the value of a cell.
@@ -62,7 +65,7 @@ class ChainCells {
   void sort_by_length(size_t stages);
 
   size_t longest_ = 0;  // 0: segments may have any length, and the loss
-  Dropping dropping_;
+  Schedules schedules_;
   bool shared_ = false;
   std::vector<size_t> row_;  // where row `first` begins in classes_
   std::vector<int32_t> classes_;

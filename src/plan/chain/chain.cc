@@ -1,5 +1,7 @@
 // This planner finds the exact optimum of a chain over all persistent schedules, and over schedules
-// that may also drop the input of a kept stage and compute it again.
+// that may also drop the input of a kept stage and compute it again. It also finds the optimum of the
+// schedules that keep inputs of stages alone: the heterogeneous AC model of that paper's section on
+// related work.
 //
 // The founding paper: O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal
 // checkpointing for heterogeneous chains: how to train deep neural networks with limited memory",
@@ -105,9 +107,10 @@ const ClassResult& more_telling(const ChainModel& model, const ClassResult& smal
 // plan: a coarse level may hide an improvement of that plan which a finer level shows.
 ClassResult either_class(const ChainModel& model, int64_t memory, int threads,
                          SearchControl& control) {
-  const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, control);
+  const ClassResult small =
+      search_class(model, Schedules::kPersistent, memory, {}, threads, control);
   if (small.bracket.best && control.out_of_time()) return small;
-  const ChainCells cells(model, /*share=*/true, Dropping::kInputs);
+  const ChainCells cells(model, /*share=*/true, Schedules::kDroppedInputs);
   ClassResult large = quick_plan(model, cells, memory, {}, threads, control);
   const std::optional<Trace>& persistent = small.bracket.best;
   std::optional<Trace>& best = large.bracket.best;
@@ -119,15 +122,17 @@ ClassResult either_class(const ChainModel& model, int64_t memory, int threads,
 ClassResult larger_class(const ChainModel& model, int64_t memory, int threads,
                          SearchControl& control) {
   SearchControl first = control.part(kFirstClass);
-  const ClassResult small = search_class(model, Dropping::kNothing, memory, {}, threads, first);
-  return search_class(model, Dropping::kInputs, memory, small.bracket.best, threads, control);
+  const ClassResult small =
+      search_class(model, Schedules::kPersistent, memory, {}, threads, first);
+  return search_class(model, Schedules::kDroppedInputs, memory, small.bracket.best, threads,
+                      control);
 }
 
 }  // namespace
 
 Answer exact_chain(const ChainProblem& problem) {
   const std::string& wanted = problem.options.schedule_class;
-  const std::vector<Dropping> classes = wanted_classes(wanted);
+  const std::vector<Schedules> classes = wanted_classes(wanted);
   SearchControl control = SearchControl(problem.options, "chain").part(1 - kReserve);
   const ChainModel model = make_model(problem.chain, Stops::kEarly);
   const int64_t memory = problem.budget.count() - bytes_around(model);
@@ -139,7 +144,9 @@ Answer exact_chain(const ChainProblem& problem) {
     const auto search = wanted.empty() ? either_class : larger_class;
     best = search(model, memory, threads, control);
   }
-  if (!best.bracket.best && !best.infeasible()) return simplest_plan(problem, "chain");
+  const bool has_answer = best.bracket.best || best.infeasible();
+  // The simplest plans keep stages.
+  if (!has_answer && best.schedules != Schedules::kInputsOnly) return simplest_plan(problem, "chain");
   return to_answer(problem, model, best);
 }
 

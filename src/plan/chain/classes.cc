@@ -1,5 +1,7 @@
 #include "plan/chain/classes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "plan/baselines/baselines.h"
@@ -22,29 +24,44 @@ namespace {
 // the time limit.
 constexpr size_t kFewCells = 50'000;
 
+constexpr const char* kInputsOnly = "inputs-only";
 constexpr const char* kPersistent = "persistent";
 constexpr const char* kDroppedInputs = "persistent+dropped-inputs";
 
 }  // namespace
 
-const char* class_name(Dropping dropping) {
-  return dropping == Dropping::kNothing ? kPersistent : kDroppedInputs;
+const char* class_name(Schedules schedules) {
+  switch (schedules) {
+    case Schedules::kInputsOnly:
+      return kInputsOnly;
+    case Schedules::kPersistent:
+      return kPersistent;
+    case Schedules::kDroppedInputs:
+      return kDroppedInputs;
+  }
+  throw InternalError("a class of schedules without a name");
 }
 
-std::vector<Dropping> wanted_classes(const std::string& name) {
-  if (name == kPersistent) return {Dropping::kNothing};
-  if (name.empty() || name == kDroppedInputs) return {Dropping::kNothing, Dropping::kInputs};
-  throw InputError("planner 'chain' has no schedule class '" + name + "'; it has '" + kPersistent +
-                   "' and '" + kDroppedInputs + "'");
+std::vector<Schedules> wanted_classes(const std::string& name) {
+  if (name == kInputsOnly) return {Schedules::kInputsOnly};
+  if (name == kPersistent) return {Schedules::kPersistent};
+  if (name.empty() || name == kDroppedInputs) {
+    return {Schedules::kPersistent, Schedules::kDroppedInputs};
+  }
+  throw InputError(fmt::format("planner 'chain' has no schedule class '{}'; it has '{}', '{}' and '{}'",
+                               name, kInputsOnly, kPersistent, kDroppedInputs));
 }
 
 ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t memory,
                        const std::optional<Trace>& known, int threads, SearchControl& control) {
-  ClassResult outcome{cells.dropping()};
+  ClassResult outcome{cells.schedules()};
   Bracket& bracket = outcome.bracket;
   bracket.best = known;
-  improve_by_blocks(model, cells.dropping(), memory, cells.complete() ? kWorthwhileGain : 0,
-                    threads, bracket, control);
+  // A plan of a merged chain keeps the stages of a block together.
+  if (cells.schedules() != Schedules::kInputsOnly) {
+    improve_by_blocks(model, cells.schedules(), memory, cells.complete() ? kWorthwhileGain : 0,
+                      threads, bracket, control);
+  }
   if (!bracket.best && cells.complete()) {
     const SearchSpace space{model, cells, threads};
     SearchControl patient = cells.order().size() <= kFewCells ? control.untimed() : control;
@@ -58,7 +75,7 @@ ClassResult quick_plan(const ChainModel& model, const ChainCells& cells, int64_t
     bracket.best = greedy(space, floors, memory);
   }
   if (bracket.best) {
-    const LossBound bound(model, cells.dropping(), memory);
+    const LossBound bound(model, cells.schedules(), memory);
     bracket.lower = std::min(bound.lower(), bracket.best->cost);
   }
   return outcome;
@@ -70,9 +87,9 @@ void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcom
   narrow(space, memory, {}, outcome.bracket, control);
 }
 
-ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
+ClassResult search_class(const ChainModel& model, Schedules schedules, int64_t memory,
                          const std::optional<Trace>& known, int threads, SearchControl& control) {
-  const ChainCells cells(model, /*share=*/true, dropping);
+  const ChainCells cells(model, /*share=*/true, schedules);
   ClassResult outcome = quick_plan(model, cells, memory, known, threads, control);
   finish_search({model, cells, threads}, memory, outcome, control);
   return outcome;
@@ -81,7 +98,7 @@ ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t mem
 Answer to_answer(const ChainProblem& problem, const ChainModel& model, const ClassResult& outcome) {
   const Bracket& bracket = outcome.bracket;
   Answer answer;
-  answer.schedule_class = class_name(outcome.dropping);
+  answer.schedule_class = class_name(outcome.schedules);
   answer.search_memory = bracket.memory;
   if (bracket.best) {
     answer.termination = bracket.proven(model) ? Termination::kOptimal : Termination::kFeasible;

@@ -15,18 +15,18 @@
 
 namespace reprise::internal::chain {
 
-const char* class_name(Dropping dropping);
+const char* class_name(Schedules schedules);
 
 // Returns the classes to search, each containing the one before. An empty name means all classes.
 // Throws InputError that lists the known names.
-std::vector<Dropping> wanted_classes(const std::string& name);
+std::vector<Schedules> wanted_classes(const std::string& name);
 
 // Returns the bytes of a budget that are not in the recurrence's m.
 inline int64_t bytes_around(const ChainModel& model) { return model.fixed + model.x[0]; }
 
 // A ClassResult is what the search of one class finds.
 struct ClassResult {
-  Dropping dropping = Dropping::kNothing;
+  Schedules schedules = Schedules::kPersistent;
   Bracket bracket = {};
   // If no plan fits: the smallest memory at which the class has a plan, and the runs of that plan.
   int64_t floor = 0;
@@ -56,7 +56,7 @@ void finish_search(const SearchSpace& space, int64_t memory, ClassResult& outcom
 
 // Does both in turn, and returns the best plan in the given memory. `known` may be a plan of a
 // smaller class.
-ClassResult search_class(const ChainModel& model, Dropping dropping, int64_t memory,
+ClassResult search_class(const ChainModel& model, Schedules schedules, int64_t memory,
                          const std::optional<Trace>& known, int threads,
                          common::SearchControl& control);
 

@@ -30,9 +30,10 @@ constexpr double kFirstTable = 0.3, kTables = 0.6;
 constexpr int64_t kMostSamples = 257;
 constexpr double kSampleShare = 0.2;  // share of the time that is left, for each sample
 
-std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model, Dropping dropping,
-                                                      int threads, SearchControl& control) {
-  const ChainCells cells(model, /*share=*/true, dropping);
+std::optional<std::vector<FrontierPoint>> whole_curve(const ChainModel& model,
+                                                      Schedules schedules, int threads,
+                                                      SearchControl& control) {
+  const ChainCells cells(model, /*share=*/true, schedules);
   if (!cells.complete()) return std::nullopt;
   const CurveTable table(model, cells, {.threads = threads}, control);
   if (!table.complete()) return std::nullopt;
@@ -81,8 +82,8 @@ class Samples {
       if (control_.out_of_time()) break;
       Bracket bracket;
       SearchControl part = control_.part(kSampleShare);
-      improve_by_blocks(model_, Dropping::kNothing, middle - bytes_around(model_), kWorthwhileGain,
-                        threads_, bracket, part);
+      improve_by_blocks(model_, Schedules::kPersistent, middle - bytes_around(model_),
+                        kWorthwhileGain, threads_, bracket, part);
       (bracket.best ? feasible : infeasible) = middle;
     }
     return feasible;
@@ -92,7 +93,7 @@ class Samples {
     const int64_t memory = budget - bytes_around(model_);
     SearchControl part = control_.part(kSampleShare);
     const ClassResult outcome =
-        search_class(model_, Dropping::kNothing, memory, std::nullopt, threads_, part);
+        search_class(model_, Schedules::kPersistent, memory, std::nullopt, threads_, part);
     if (!outcome.bracket.best) return;
     const Timeline timeline =
         simulate(problem_.graph, with_bound_frees(problem_.graph, outcome.bracket.best->runs));
@@ -121,22 +122,23 @@ class Samples {
 }  // namespace
 
 Curve exact_frontier(const ChainProblem& problem) {
-  const std::vector<Dropping> wanted = wanted_classes(problem.options.schedule_class);
+  const std::vector<Schedules> wanted = wanted_classes(problem.options.schedule_class);
   SearchControl control(problem.options, "chain");
   SearchControl tables = control.part(kTables);
   const ChainModel model = make_model(problem.chain, Stops::kEarly);
   const int threads = thread_count(problem.options.threads);
   Curve curve;
-  for (const Dropping dropping : wanted) {
-    SearchControl part = dropping == wanted.back() ? tables : tables.part(kFirstTable);
-    std::optional<std::vector<FrontierPoint>> points = whole_curve(model, dropping, threads, part);
+  for (const Schedules schedules : wanted) {
+    SearchControl part = schedules == wanted.back() ? tables : tables.part(kFirstTable);
+    std::optional<std::vector<FrontierPoint>> points = whole_curve(model, schedules, threads, part);
     // The larger class takes several times as long, so it is not tried after a failure of the
     // smaller one.
     if (!points) break;
-    curve = {std::move(*points), class_name(dropping)};
+    curve = {std::move(*points), class_name(schedules)};
   }
-  if (curve.points.empty()) {
-    curve = {Samples(problem, model, control).take(), class_name(Dropping::kNothing)};
+  // Single budgets are asked of persistent schedules.
+  if (curve.points.empty() && wanted.front() == Schedules::kPersistent) {
+    curve = {Samples(problem, model, control).take(), class_name(Schedules::kPersistent)};
   }
   return curve;
 }

@@ -78,15 +78,16 @@ int64_t first_grid(const ChainModel& model, const Trace& best, int64_t slack) {
 }
 
 // Returns false if shorter blocks are not worth trying.
-bool improve_by_blocks_of(size_t length, const ChainModel& model, Dropping dropping, int64_t memory,
-                          double gain, int threads, Bracket& bracket, SearchControl control) {
+bool improve_by_blocks_of(size_t length, const ChainModel& model, Schedules schedules,
+                          int64_t memory, double gain, int threads, Bracket& bracket,
+                          SearchControl control) {
   // A first plan of merged stages is worth more than being on time. Without it, all known plans are
   // many times slower.
   const bool urgent = !bracket.best && model.stages / length <= kUrgentBlocks;
   if (!urgent && control.out_of_time()) return false;
 
   const MergedChain merged = merge_stages(model, model.stages / length);
-  const ChainCells cells(merged.model, /*share=*/true, dropping);
+  const ChainCells cells(merged.model, /*share=*/true, schedules);
   if (!cells.complete()) return false;
   const SearchSpace space{merged.model, cells, threads};
   SearchControl first = urgent ? control.untimed() : control;
@@ -116,7 +117,7 @@ class Narrowing {
         precision_(precision),
         bracket_(bracket),
         control_(control),
-        bound_(space.model, space.cells.dropping(), memory),
+        bound_(space.model, space.cells.schedules(), memory),
         bounded_(precision.coarse_passes != CoarsePasses::kExactOnly),
         coarse_first_(precision.coarse_passes == CoarsePasses::kAlways ||
                       (bounded_ && space.model.stages >= kBoundStages)) {}
@@ -236,12 +237,12 @@ Trace traced(const SearchSpace& space, const CurveTable& table, int64_t memory) 
   return trace(space.model, space.cells, cost, memory, table.limits().grid);
 }
 
-void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memory, double gain,
+void improve_by_blocks(const ChainModel& model, Schedules schedules, int64_t memory, double gain,
                        int threads, Bracket& bracket, SearchControl& control) {
   size_t length = 1;
   while (model.stages / (2 * length) >= kFirstBlocks) length *= 2;
   for (; length > 1; length /= 2) {
-    if (!improve_by_blocks_of(length, model, dropping, memory, gain, threads, bracket, control)) {
+    if (!improve_by_blocks_of(length, model, schedules, memory, gain, threads, bracket, control)) {
       return;
     }
   }

@@ -53,7 +53,7 @@ inline constexpr double kWorthwhileGain = 0.01;
 // Replaces bracket.best by cheaper plans of merged chains (chain/merge.h), ever longer ones, until
 // one saves less than the share `gain`. Finds no plan if the chain has few stages, or if no merged
 // chain fits into the memory.
-void improve_by_blocks(const ChainModel& model, Dropping dropping, int64_t memory, double gain,
+void improve_by_blocks(const ChainModel& model, Schedules schedules, int64_t memory, double gain,
                        int threads, Bracket& bracket, common::SearchControl& control);
 
 // CoarsePasses says whether bounds and passes on coarser grids come before the exact pass. The
