@@ -95,8 +95,9 @@ def plain_peak(way: Way) -> int:
 
 
 def state_of(optimizer: Any) -> list[Any]:
-    states = optimizer.state_dict()["state"].values()
-    return [tensor for state in states for tensor in state.values() if torch.is_tensor(tensor)]
+    states = optimizer.state_dict()["state"]
+    ordered = [states[number] for number in sorted(states)]
+    return [tensor for state in ordered for tensor in state.values() if torch.is_tensor(tensor)]
 
 
 def smallest(planned: Any, limit: float, **options: Any) -> int:

@@ -393,6 +393,7 @@ std::string describe(const Action& action) {
 }  // namespace
 
 Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine) {
+  if (const auto placed = as_placed(graph, plan.actions)) return explain(*placed, plan, machine);
   Explanation result;
   validate(graph);
   validate(machine);

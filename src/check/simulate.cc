@@ -442,7 +442,9 @@ Timeline simulate(const Graph& graph, const std::vector<Action>& actions, const 
   validate(graph);
   validate(machine);
   require_homes(graph, machine);
-  return simulate(graph, bind(graph, actions, machine), machine);
+  const std::optional<Graph> placed = as_placed(graph, actions);
+  const Graph& here = placed ? *placed : graph;
+  return simulate(here, bind(here, actions, machine), machine);
 }
 
 Timeline simulate(const Graph& graph, const std::vector<BoundAction>& actions,

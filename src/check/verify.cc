@@ -406,20 +406,27 @@ class Judge {
 
 }  // namespace
 
-std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
-                              const Machine& machine) {
+namespace {
+
+std::vector<Violation> judge(const Graph& graph, const Plan& plan, Bytes budget,
+                             const ProblemId* problem, const Machine& machine) {
   validate(graph);
   validate(machine);
   require_homes(graph, machine);
-  return Judge(graph, plan, budget, machine).judge(nullptr);
+  const std::optional<Graph> placed = as_placed(graph, plan.actions);
+  return Judge(placed ? *placed : graph, plan, budget, machine).judge(problem);
+}
+
+}  // namespace
+
+std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
+                              const Machine& machine) {
+  return judge(graph, plan, budget, nullptr, machine);
 }
 
 std::vector<Violation> verify(const Graph& graph, const Plan& plan, Bytes budget,
                               const ProblemId& problem, const Machine& machine) {
-  validate(graph);
-  validate(machine);
-  require_homes(graph, machine);
-  return Judge(graph, plan, budget, machine).judge(&problem);
+  return judge(graph, plan, budget, &problem, machine);
 }
 
 }  // namespace reprise

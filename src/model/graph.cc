@@ -259,25 +259,28 @@ bool has_homes(const Graph& graph) {
                      [](const Value& value) { return !value.home.empty(); });
 }
 
-Graph with_all_on_device(const Graph& graph) {
+Graph with_on_device(const Graph& graph, const std::vector<char>& values) {
   Graph here = graph;
-  std::vector<char> leaves(graph.values.size(), 0);
+  const auto stays = [&](ValueIndex value) { return values[value] != 0; };
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    Value& value = here.values[v];
-    if (value.home.empty()) continue;
-    leaves[v] = 1;
-    if (value.kind == ValueKind::kInput) here.fixed += value.bytes;
-    value.bytes = Bytes(0);
-    value.home.clear();
+    if (stays(static_cast<ValueIndex>(v))) here.values[v].home.clear();
   }
-  const auto left = [&](ValueIndex value) { return leaves[value] != 0; };
   for (Op& op : here.ops) {
     for (Variant& variant : op.variants) {
-      std::erase_if(variant.consumes, left);
-      std::erase_if(variant.reuses, [&](const auto& pair) { return left(pair.first); });
+      std::erase_if(variant.consumes, [&](ValueIndex v) { return stays(v); });
+      std::erase_if(variant.reuses, [&](const auto& pair) {
+        if (stays(pair.first)) here.values[pair.first].bytes = Bytes(0);
+        return stays(pair.first);
+      });
     }
   }
   return here;
+}
+
+Graph with_all_on_device(const Graph& graph) {
+  std::vector<char> homed;
+  for (const Value& value : graph.values) homed.push_back(value.home.empty() ? 0 : 1);
+  return with_on_device(graph, homed);
 }
 
 OpIndex find_op(const Graph& graph, std::string_view id) {

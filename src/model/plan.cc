@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -82,6 +84,48 @@ std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundA
   }
   std::reverse(all.begin(), all.end());
   return all;
+}
+
+std::vector<char> stays_on_device(const Graph& graph, const std::vector<Action>& actions) {
+  std::vector<char> stays(graph.values.size(), 0);
+  if (!has_homes(graph)) return stays;
+  std::unordered_set<std::string_view> copied;
+  std::unordered_map<std::string_view, std::unordered_set<std::string_view>> ran;  // variants by op
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kRun) ran[action.id].insert(action.variant);
+    if (has_two_ends(action.kind)) copied.insert(action.id);
+  }
+  const auto has_home = [&](ValueIndex value) { return !graph.values[value].home.empty(); };
+  std::vector<std::pair<ValueIndex, ValueIndex>> together;  // in one memory, one after the other
+  for (const Op& op : graph.ops) {
+    const auto found = ran.find(op.id);
+    for (const Variant& variant : op.variants) {
+      for (const auto& pair : variant.reuses) {
+        if (has_home(pair.first)) together.push_back(pair);
+      }
+      const bool runs = found != ran.end() && found->second.contains(variant.name);
+      if (!runs || !variant.at.empty()) continue;
+      for (const ValueIndex value : variant.reads) stays[value] = has_home(value);
+      for (const ValueIndex value : variant.writes) stays[value] = has_home(value);
+    }
+  }
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (copied.contains(graph.values[v].id)) stays[v] = 0;
+  }
+  const auto agree = [&](const auto& pair) {
+    if (stays[pair.first] == stays[pair.second]) return false;
+    stays[pair.first] = stays[pair.second] = 0;
+    return true;
+  };
+  while (std::ranges::count_if(together, agree) > 0) {
+  }
+  return stays;
+}
+
+std::optional<Graph> as_placed(const Graph& graph, const std::vector<Action>& actions) {
+  const std::vector<char> stays = stays_on_device(graph, actions);
+  if (std::ranges::count(stays, 1) == 0) return std::nullopt;
+  return with_on_device(graph, stays);
 }
 
 std::vector<BoundAction> with_bound_frees(const Graph& graph, const std::vector<Run>& runs) {

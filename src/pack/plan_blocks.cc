@@ -97,6 +97,7 @@ class Writer {
 };
 
 Writer walk(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
+  if (const auto placed = as_placed(graph, actions)) return walk(*placed, actions, machine);
   simulate(graph, actions, machine);  // called for its errors
   Writer writer(graph);
   writer.run(bind(graph, actions, machine));

@@ -13,7 +13,7 @@
 
 #include "plan/common/admissible.h"
 #include "plan/common/candidates.h"
-#include "plan/place/homes/homes.h"
+#include "plan/place/homes.h"
 #include "plan/single_budgets.h"
 #include "reprise/check/simulate.h"
 #include "reprise/check/verify.h"
@@ -173,19 +173,6 @@ Answer empty_answer(const Graph& graph, Bytes budget) {
   return candidates.answer(Nanos(0), true);
 }
 
-// Puts the copies of values that live elsewhere into the answer.
-void place_homes(const Graph& graph, const Graph& admissible, Bytes budget,
-                 const PlanOptions& options, Answer& answer) {
-  if (!answer.found()) return;
-  const std::vector<Action> actions =
-      answer.actions.empty() ? with_frees(admissible, answer.runs) : answer.actions;
-  const Bytes goal = budget - std::min(budget, options.reserve);
-  const Bytes peak = simulate(admissible, actions, options.machine).peak;
-  answer.actions =
-      internal::homes::place(graph, actions, peak <= goal ? goal : budget, options.machine);
-  answer.set_found(simulate(graph, answer.actions, options.machine).time);
-}
-
 void refuse_homes_on_devices(const PlannerInfo& planner) {
   throw InputError(fmt::format(
       "planner {} places ops on several devices, and values of this graph live in another memory "
@@ -235,18 +222,14 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   const char* usual = usual_planner(graph, options.machine);
   const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
-  const bool homes = has_homes(graph);
-  if (homes && planner.devices) refuse_homes_on_devices(planner);
-  const Graph admissible =
-      admissible_for(planner, homes ? internal::homes::for_planners(graph) : graph, options);
-  PlanOptions asked = options;
-  if (homes) asked.machine = internal::homes::for_planners(graph, options.machine);
+  if (has_homes(graph) && planner.devices) refuse_homes_on_devices(planner);
+  const Graph admissible = admissible_for(planner, graph, options);
   const Baseline plain = baseline(graph);
   const Bytes budget = resolve_budget(options, plain);
   const Clock::time_point start = Clock::now();
-  Answer answer = admissible.ops.empty() ? empty_answer(admissible, budget)
-                                         : planner.plan_graph({admissible, plain, budget, asked});
-  if (homes) place_homes(graph, admissible, budget, options, answer);
+  Answer answer = admissible.ops.empty()
+                            ? empty_answer(internal::place::without_homes(admissible), budget)
+                            : planner.plan_graph({admissible, plain, budget, options});
   return complete(planner, {admissible, graph, options.machine}, plain, budget,
                   std::move(answer), since(start), problem_id(graph));
 }

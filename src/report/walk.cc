@@ -161,6 +161,7 @@ Bytes RunSpan::total() const {
 }
 
 Walk walk(const Graph& graph, const std::vector<Action>& actions, const Machine& machine) {
+  if (const auto placed = as_placed(graph, actions)) return walk(*placed, actions, machine);
   Walk result;
   result.timeline = simulate(graph, actions, machine);
   result.timed = result.timeline.time > Nanos(0);

@@ -57,7 +57,8 @@ void judge(const Graph& graph, const Plan& plan) {
     promise(held == timeline.peak, "the holders do not sum to the peak");
     const std::vector<Block> blocks = plan_blocks(graph, plan.actions, machine);
     promise(live_bytes(blocks, Bytes(1)) + graph.fixed == timeline.peak, "the blocks differ");
-    BookkeepingBackend backend(graph, &machine);
+    const Graph placed = as_placed(graph, plan.actions).value_or(graph);
+    BookkeepingBackend backend(placed, &machine);
     execute(Program(graph, plan.actions, machine), backend);
     promise(backend.peak() == timeline.peak && backend.time() == timeline.time,
             "the interpreter's account differs");

@@ -82,7 +82,7 @@ class Exhaustive {
     }
     start.state.ran.assign(graph_.ops.size(), 0);
     for (size_t v = 0; v < values; ++v) {
-      if (is_input(v)) start.state.status[0][v] = kHere;
+      if (is_input(v)) start.state.status[home(v)][v] = kHere;
     }
     if (level(start.state, 0) > capacity_[0]) return {.finished = true};
     add(std::move(start));
@@ -105,6 +105,11 @@ class Exhaustive {
   bool is_result(size_t v) const {
     return std::count(graph_.results.begin(), graph_.results.end(), static_cast<ValueIndex>(v)) > 0;
   }
+  int home(size_t v) const {
+    return static_cast<int>(find_memory(machine_, graph_.values[v].home));
+  }
+  // An input is always at home.
+  bool at_home(size_t v, int m) const { return is_input(v) && home(v) == m; }
   // The device that a wait in a memory holds up.
   int waiting(int m) const { return two_devices_ ? m : 0; }
 
@@ -206,7 +211,7 @@ class Exhaustive {
   }
 
   bool may_copy(const State& state, size_t v, int from) const {
-    if (!needed_[v] || (is_input(v) && !two_devices_)) return false;
+    if (!needed_[v] || (at_home(v, 0) && !two_devices_)) return false;
     if (!around_loss_) return true;
     const ValueKind kind = graph_.values[v].kind;
     const bool moves = kind == ValueKind::kActivation || kind == ValueKind::kSaved;
@@ -215,7 +220,8 @@ class Exhaustive {
 
   // A memory without end keeps what is needed.
   bool may_drop(size_t v, int m) const {
-    if (m == 0) return !is_input(v) && !(around_loss_ && is_result(v));
+    if (at_home(v, m)) return false;
+    if (m == 0) return !(around_loss_ && is_result(v));
     return two_devices_ || capacity_[1] != kUnlimited || !needed_[v];
   }
 
@@ -286,6 +292,10 @@ class Exhaustive {
     }
     for (const ValueIndex read : variant.reads) wait(label, static_cast<size_t>(read), m);
     int64_t during = level(state, m) + variant.workspace.count();
+    for (const auto& pair : variant.reuses) {  // of what lives elsewhere
+      during -= bytes(static_cast<size_t>(pair.second));
+      state.status[m][static_cast<size_t>(pair.second)] = kAbsent;
+    }
     for (const ValueIndex write : variant.writes) during += bytes(static_cast<size_t>(write));
     if (!takes(state, m, during)) return;
     for (const ValueIndex write : variant.writes) {
@@ -304,9 +314,10 @@ class Exhaustive {
     const std::vector<char> still = needed(label.state.ran);
     for (size_t v = 0; v < still.size(); ++v) {
       const Both<char> there{label.state.status[0][v], label.state.status[1][v]};
-      if (still[v] || is_input(v) || there[0] == kComing || there[1] == kComing) continue;
+      if (still[v] || there[0] == kComing || there[1] == kComing) continue;
       for (int m = 0; m < kMemories; ++m) {
-        if (there[m] == kAbsent || label.times.left[m][v] > label.times.clock[waiting(m)]) continue;
+        if (there[m] == kAbsent || at_home(v, m)) continue;
+        if (label.times.left[m][v] > label.times.clock[waiting(m)]) continue;
         give_back(label, v, m);
       }
     }
@@ -318,13 +329,13 @@ class Exhaustive {
     State& state = label.state;
     if (std::count(state.ran.begin(), state.ran.end(), 0) > 0) return;
     for (size_t v = 0; v < graph_.values.size(); ++v) {
-      if (is_result(v) && state.status[0][v] == kAbsent) return;
+      if (is_result(v) && state.status[home(v)][v] == kAbsent) return;
     }
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       wait(label, v, 0);
       wait(label, v, 1);
       for (int m = 0; m < kMemories; ++m) {
-        if (m == 0 && (is_result(v) || is_input(v))) continue;
+        if (home(v) == m && (is_result(v) || is_input(v))) continue;
         if (state.status[m][v] != kAbsent) give_back(label, v, m);
       }
     }
@@ -363,6 +374,36 @@ class Exhaustive {
 BestPlan best_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
                           size_t most_labels, Copies copies) {
   return Exhaustive(graph, machine, budget, most_labels, copies).run();
+}
+
+BestPlan best_placed(const Graph& graph, const Machine& machine, int64_t budget,
+                     size_t most_labels) {
+  std::vector<std::vector<size_t>> groups;  // of values that stay or move together
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (graph.values[v].home.empty()) continue;
+    const auto follows = [&](const std::vector<size_t>& group) {
+      return std::any_of(graph.ops.begin(), graph.ops.end(), [&](const Op& op) {
+        const auto& reuses = op.variants.front().reuses;
+        return std::count(reuses.begin(), reuses.end(),
+                          std::pair(static_cast<ValueIndex>(v),
+                                    static_cast<ValueIndex>(group.front()))) > 0;
+      });
+    };
+    const auto found = std::find_if(groups.begin(), groups.end(), follows);
+    found == groups.end() ? groups.push_back({v}) : found->push_back(v);
+  }
+  BestPlan best{.finished = true};
+  for (size_t choice = 0; choice < size_t{1} << groups.size(); ++choice) {
+    std::vector<char> stays(graph.values.size(), 0);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (const size_t v : groups[g]) stays[v] = (choice >> g) % 2 == 1;
+    }
+    const Graph placed = with_on_device(graph, stays);
+    BestPlan plan = best_with_copies(placed, machine, budget, most_labels);
+    if (!plan.finished) return {};
+    if (plan.time && (!best.time || *plan.time < *best.time)) best = std::move(plan);
+  }
+  return best;
 }
 
 }  // namespace reprise::testing

@@ -27,12 +27,18 @@ enum class Copies {
 
 // Over plans that run ops any number of times (those that run once in order), free values at any
 // time, and copy values between the two memories of the machine, which has a channel each way. The
-// graph has no choices, no reuses and nothing consumed. The budget is that of the first memory; the
-// second one has its capacity.
+// graph has no choices and nothing consumed, and only what has its home in the second memory is
+// reused. The budget is that of the first memory; the second one has its capacity. What has its
+// home in the second memory moves.
 //
 // It is A* over labels, each with a state and the times at which copies are over, channels are
 // free, and devices are done. A label is dropped if another one of the same state is nowhere later.
 BestPlan best_with_copies(const Graph& graph, const Machine& machine, int64_t budget,
                           size_t most_labels, Copies copies = Copies::kAnywhere);
+
+// The same over all choices of what stays on the device all the time of what has its home in the second
+// memory. The cost is that of two searches to the power of the groups that stay or move together.
+BestPlan best_placed(const Graph& graph, const Machine& machine, int64_t budget,
+                     size_t most_labels);
 
 }  // namespace reprise::testing

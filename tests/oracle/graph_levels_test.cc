@@ -15,6 +15,7 @@
 #include "support/random_chain.h"
 #include "support/random_copies.h"
 #include "support/random_graph.h"
+#include "support/with_state.h"
 
 namespace reprise::testing {
 namespace {
@@ -146,6 +147,53 @@ TEST(GraphLevelsOracle, SeveralVariants) {
 }
 TEST(GraphLevelsOracle, HalfDuplex) {
   expect_good(score_of({"half duplex", small_graphs(2, false), 24, true, 23}, 4'000), 30);
+}
+
+// What may live in the second memory between steps stays, moves for each read, or is there between two
+// reads, and the search decides that together with what is made again.
+TEST(GraphLevelsOracle, HomesStayOrMove) {
+  std::mt19937_64 random(25);
+  Score score;
+  int64_t stay = 0, both = 0;
+  for (int number = 0; number < test_scale(45); ++number) {
+    const Machine machine = random_machine(random, {.most_memories = 2, .shared = number % 3 == 0});
+    Graph graph =
+        with_state(random, random_graph(random, small_graphs(2, number % 2 == 0)), machine);
+    for (Op& op : graph.ops) op.random = false;
+    const auto homes = std::count_if(graph.values.begin(), graph.values.end(),
+                                     [](const Value& value) { return !value.home.empty(); });
+    if (homes == 0 || homes > 4 || graph.values.size() > 16) continue;
+    SCOPED_TRACE("graph " + std::to_string(number) + ": " + describe(graph) + to_json(machine));
+    const int64_t plain = baseline(graph).peak.count();
+    const PlanResult none = plan(graph, on(machine, graph.fixed));
+    const int64_t least = none.plan ? graph.fixed.count() : none.smallest_budget.value().count();
+    for (const int percent : {0, 35, 70}) {
+      const Bytes budget(least + std::max<int64_t>(0, plain - least) * percent / 100);
+      SCOPED_TRACE("budget " + std::to_string(budget.count()));
+      const BestPlan best = best_placed(graph, machine, budget.count(), 4'000);
+      if (!best.finished) {
+        ++score.gave_up;
+        continue;
+      }
+      if (best.time) expect_valid(graph, machine, budget, best);
+      const PlanResult result = plan(graph, on(machine, budget));
+      compare(best, result, result.lower_bound, moves_values, score);
+      if (::testing::Test::HasFailure()) return;
+      if (!result.plan) continue;
+      const std::vector<char> stays = stays_on_device(graph, result.plan->actions);
+      const auto kept = std::count(stays.begin(), stays.end(), 1);
+      stay += kept > 0;
+      both += kept > 0 && moves_values(*result.plan);
+    }
+  }
+  print("homes", score);
+  std::cout << "plans where some stay " << stay << ", and others move " << both << "\n";
+  EXPECT_GE(score.questions, 60);
+  EXPECT_GT(stay, 20);
+  EXPECT_GT(both, 10);
+  EXPECT_LE(score.refused * 100, score.questions * 2);
+  EXPECT_GE(score.optimal * 100, score.questions * 90);
+  EXPECT_LE(score.sum * 200, static_cast<double>(score.questions));  // half a per cent in the mean
 }
 
 }  // namespace

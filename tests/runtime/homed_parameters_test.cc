@@ -165,7 +165,8 @@ TEST_F(HomedParameters, StepsHaveTheBitsAndTheBytes) {
         const CapturedStepReport report = step.last_step();
         EXPECT_EQ(report.predicted_peak, report.measured_peak);
         EXPECT_LE(report.measured_peak, report.budget);
-        EXPECT_GE(report.moved_in, Bytes(kMany * 64 * 64 * 4));
+        // The budget has room for two of the weights.
+        EXPECT_GE(report.moved_in, Bytes((kMany - 2) * 64 * 64 * 4));
         if (k % 2 == 1) continue;
         fetch(step);
         EXPECT_EQ(difference(expected[k], one.bits()), "");
@@ -296,22 +297,26 @@ TEST_F(HomedParameters, WhatPaysStaysOnTheDevice) {
       EXPECT_EQ(difference(expected[done], one.bits()), "");
     };
     const auto away = [&] {
-      const std::vector<Value>& all = step.graph().values;
-      return std::count_if(all.begin(), all.end(), [](const Value& value) {
-        return !value.home.empty() && value.kind == ValueKind::kInput;
-      });
+      const Graph& graph = step.graph();
+      const std::vector<char> stays = stays_on_device(graph, step.planned().plan->actions);
+      int count = 0;
+      for (size_t v = 0; v < graph.values.size(); ++v) {
+        const Value& value = graph.values[v];
+        count += !value.home.empty() && value.kind == ValueKind::kInput && stays[v] == 0;
+      }
+      return count;
     };
     StepPlanOptions slow = moving(way);
     slow.offload = offload(disk_of(10'000'000));
     slow.time_limit = Nanos(200'000'000);
     step.plan(slow);
-    const int64_t most = away();
+    const int most = away();
     EXPECT_EQ(most, way.frozen ? kMany : 2 * kMany) << "without a budget nothing is kept";
     const Nanos alone = step.planned().plan->time;
     train();
     slow.budget = "95%";
     step.plan(slow);
-    const int64_t some = away();
+    const int some = away();
     EXPECT_LT(some, most);
     EXPECT_LT(step.planned().plan->time, alone);
     const Plan kept = *step.planned().plan;
@@ -327,11 +332,11 @@ TEST_F(HomedParameters, WhatPaysStaysOnTheDevice) {
     step.use(kept, slow);
     EXPECT_EQ(away(), some);
     train();
-    // Somebody takes the bytes of what is kept, so that all of it leaves.
+    // Somebody takes the bytes of what is kept, so that it leaves.
     const Bytes taken = budget - least - Bytes(1 << 15);
     const at::Tensor other = at::empty({taken.count()}, at::kByte);
     train();
-    EXPECT_EQ(away(), most);
+    EXPECT_GT(away(), some);
   }
 }
 

@@ -123,7 +123,10 @@ TEST_F(HomedState, StepsHaveTheBitsAndTheBytes) {
         SCOPED_TRACE(k);
         step.run({one.x});
         const CapturedStepReport report = step.last_step();
-        EXPECT_EQ(report.predicted_peak, report.measured_peak);
+        // An update that makes its state needs no room for the two numbers that it is scaled with.
+        const Bytes spared = report.predicted_peak - report.measured_peak;
+        EXPECT_GE(spared, Bytes(0));
+        EXPECT_LE(spared, Bytes(k == 0 ? 128 : 0));
         EXPECT_LE(report.measured_peak, report.budget);
         EXPECT_GT(report.moved_out, Bytes(0));
         EXPECT_EQ(report.moved_in > Bytes(0), k > 0) << "the first step makes the state";

@@ -317,6 +317,9 @@ class Events {
 
 EventResult run_events(const Graph& graph, const Machine& machine,
                        const std::vector<Action>& actions, const Duration& duration) {
+  if (const auto placed = as_placed(graph, actions)) {
+    return run_events(*placed, machine, actions, duration);
+  }
   return Events(graph, machine, actions, duration).run();
 }
 

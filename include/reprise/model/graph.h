@@ -37,7 +37,8 @@ struct Value {
   // The memory (model/machine.h) where an input is when the step begins, and a result when it ends. An
   // empty text stands for the device; only inputs and results have another home. An input that lives
   // elsewhere stays there. A plan copies it to the device before it is read, and frees it on the
-  // device. A result that lives elsewhere is copied there, and freed on the device.
+  // device. A result that lives elsewhere is copied there, and freed on the device. A plan that never
+  // copies the value leaves it on the device all the time (as_placed(), model/plan.h).
   //
   // State that an op changes is two values: the input that the op reads, and the result whose memory on
   // the device is that of the input (Variant::reuses).
@@ -127,8 +128,11 @@ struct Graph {
 // Says whether values live in other memories than the device between steps.
 bool has_homes(const Graph& graph);
 
-// Returns the graph of the same step where everything lives on the device, as in plain training. The
-// values that live elsewhere belong to the fixed bytes there, and have no bytes of their own.
+// Returns the graph of the same step where these values live on the device. `values` says so of each value.
+// State that an op changes keeps the memory of its input, and its result has no bytes of its own. An op
+// gives no input back that lives on the device.
+Graph with_on_device(const Graph& graph, const std::vector<char>& values);
+// Does so with all values, as in plain training.
 Graph with_all_on_device(const Graph& graph);
 
 // Throws InputError unless ids are unique and not empty, indices are in range, every value that is

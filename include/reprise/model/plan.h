@@ -24,7 +24,8 @@ constexpr bool has_two_ends(ActionKind kind) {
 // An Action is ["run", op, variant], ["free", value], ["copy", value, from, to],
 // ["wait", value, at], ["send", value, from, to] or ["receive", value, from, to]. It names ops, values and memories, so that a plan from anywhere can be read
 // and judged. A plan without copies needs no machine (model/machine.h); all its values are on the
-// device.
+// device. Copies also say where a value with a home elsewhere (Value::home) lies between the steps: one
+// that is never copied stays on the device.
 //
 // A copy starts when the runs before it are over, its channel is free, and the value has arrived
 // where it comes from. The runs after it go on meanwhile. A wait holds them up until the copy that
@@ -141,6 +142,14 @@ std::vector<BoundAction> with_bound_frees(const Graph& graph, std::vector<BoundA
 // variant. The first realization of each choice runs. In a lowered chain, the first admissible
 // variant of a forward op is the first option of its stage.
 std::vector<Run> plain_runs(const Graph& graph);
+
+// Says of each value with a home elsewhere whether a plan with these actions leaves it on the device all
+// the time: runs on the device touch it, and it is never copied, nor is what takes over its memory or what
+// it takes over.
+std::vector<char> stays_on_device(const Graph& graph, const std::vector<Action>& actions);
+// Returns the graph where these values live on the device, or nothing if there are none. All that judges a
+// plan judges it on this graph.
+std::optional<Graph> as_placed(const Graph& graph, const std::vector<Action>& actions);
 
 // Returns whether a plan needs a machine: it has a copy or a wait, or frees a value elsewhere.
 bool moves_values(const Plan& plan);

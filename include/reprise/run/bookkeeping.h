@@ -13,7 +13,8 @@ namespace reprise {
 
 class BookkeepingBackend final : public Backend {
  public:
-  // The backend keeps references to the graph and to the machine, if one is given.
+  // The backend keeps references to the graph and to the machine, if one is given. The graph is as the plan
+  // places its values (as_placed()).
   explicit BookkeepingBackend(const Graph& graph, const Machine* machine = nullptr);
 
   // Throws InternalError when the run reads a value that is not live.

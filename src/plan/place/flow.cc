@@ -1,6 +1,7 @@
 #include "plan/place/flow.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -26,6 +27,7 @@ int64_t plus(int64_t a, int64_t b) {
 Flow::Flow(const ScheduleModel& model, const LaneTimes& lane_times)
     : model_(model),
       lane_times_(lane_times),
+      homes_(lane_times.homes()),
       lane_room_(lane_times.lanes().size()),
       queue_free_(lane_times.machine().channels.size(), 0) {}
 
@@ -56,6 +58,7 @@ void Flow::measure() {
   const size_t n = runs_.op_variants.size();
   const size_t values = model_.graph().values.size();
   times_.assign(n + 1, 0);
+  starts_.assign(n + 1, 0);
   level_.assign(n + 2, 0);
   after_.assign(n + 2, 0);
   life_of_.assign(values, -1);
@@ -65,13 +68,21 @@ void Flow::measure() {
   first_gap_.assign(n + 2, -1);
   cursor_.resize(values);
   for (size_t v = 0; v < values; ++v) {
-    cursor_[v] = model_.first_interval(static_cast<ValueIndex>(v));
+    const auto value = static_cast<ValueIndex>(v);
+    cursor_[v] = model_.first_interval(value);
+    if (!homes_.has(value) || !model_.is_input(value)) continue;
+    life_of_[v] = static_cast<int32_t>(lives_.size());
+    lives_.push_back({.begin = 0, .last = -1, .at_home = true});
   }
   for (size_t r = 0; r < n; ++r) {
     const ScheduleModel::OpVariant& run = model_.op_variant(runs_.op_variants[r]);
     const auto at = static_cast<int32_t>(r);
     times_[r] = run.time;
+    starts_[r + 1] = plus(starts_[r], run.time);
     for (const ValueIndex value : model_.reads(run)) touch(value, at, runs_.positions[r]);
+    for (const ValueIndex value : model_.reads(run)) {
+      if (homes_.has(value) && homes_.takes(run.run, value)) close(value, true);
+    }
     for (const ValueIndex value : model_.taken(run)) close(value, true);
     for (const ValueIndex value : model_.writes(run)) {
       if (model_.is_input(value)) continue;
@@ -83,7 +94,9 @@ void Flow::measure() {
   for (size_t v = 0; v < values; ++v) {
     const auto value = static_cast<ValueIndex>(v);
     if (life_of_[v] < 0) continue;
-    if (model_.is_result(value)) {
+    if (homes_.has(value)) {
+      end_homed(value);
+    } else if (model_.is_result(value)) {
       touch(value, static_cast<int32_t>(n), static_cast<int32_t>(model_.plain().size()));
     }
     close(value, false);
@@ -98,11 +111,48 @@ void Flow::measure() {
 }
 
 void Flow::touch(ValueIndex value, int32_t run, int32_t position) {
+  if (homes_.has(value)) return touch_homed(value, run);
   const int32_t index = life_of_[value];
   if (index < 0) return;
   Life& life = lives_[index];
   if (run > life.last + 1 && model_.bytes(value) > 0) add_gap(value, run, position);
   life.last = run;
+}
+
+void Flow::touch_homed(ValueIndex value, int32_t run) {
+  int32_t& index = life_of_[value];
+  if (index < 0) {  // It was taken, and comes once more.
+    index = static_cast<int32_t>(lives_.size());
+    lives_.push_back({.begin = run, .last = run - 1, .at_home = true});
+    add_home_gap(value, run, Why::kComes);
+  } else if (lives_[index].last < 0) {
+    add_home_gap(value, run, Why::kComes);
+  } else if (lives_[index].at_home && run > lives_[index].last + 1) {
+    add_home_gap(value, run, Why::kBetween);
+  }
+  lives_[index].last = run;
+}
+
+// Behind its last touch, the value is at home to the end.
+void Flow::end_homed(ValueIndex value) {
+  const auto n = static_cast<int32_t>(runs_.op_variants.size());
+  int32_t& index = life_of_[value];
+  Life& life = lives_[index];
+  if (life.last < 0) {  // No run touches it.
+    index = -1;
+    return;
+  }
+  add_home_gap(value, n + 1, life.at_home ? Why::kGoes : Why::kSent);
+  life.last = n;
+}
+
+void Flow::add_home_gap(ValueIndex value, int32_t next, Why why) {
+  const int32_t life = life_of_[value];
+  const int32_t last = lives_[life].last;
+  int32_t& head = first_gap_[static_cast<size_t>(last) + 1];
+  next_gap_.push_back(head);
+  head = static_cast<int32_t>(gaps_.size());
+  gaps_.push_back({.why = why, .value = value, .life = life, .last = last, .next = next});
 }
 
 // Finds the intervals that a gap lies in: those that end behind its first position or last to its
@@ -131,11 +181,19 @@ void Flow::add_gap(ValueIndex value, int32_t next, int32_t to) {
 
 // A gap takes the first lane of the intervals that it lies in.
 void Flow::choose_lanes(const std::vector<int8_t>& lanes) {
-  for (Life& life : lives_) life.is_sent = false;
+  in_time_ = homes_.groups() > 0 && lanes[model_.intervals().size() + homes_.groups()] != kStays;
+  for (Life& life : lives_) life.is_sent = life.at_home;
   for (Gap& gap : gaps_) {
     gap.leaves = gap.back = gap.sent = -1;
+    gap.earliest = 0;
     gap.ends = false;
+    gap.out_end = 0;
     gap.lane = kStays;
+    if (gap.why != Why::kLane) {
+      const bool moves = lanes[model_.intervals().size() + homes_.group(gap.value)] != kStays;
+      if (moves) gap.lane = homes_.lane(gap.value);
+      continue;
+    }
     for (int32_t g = gap.first_interval; g < gap.end_interval && gap.lane == kStays; ++g) {
       gap.lane = lanes[g];
     }
@@ -147,7 +205,7 @@ void Flow::close(ValueIndex value, bool taken) {
   int32_t& index = life_of_[value];
   if (index < 0) return;
   const Life& life = lives_[index];
-  const int64_t bytes = model_.bytes(value);
+  const int64_t bytes = this->bytes(value);
   const auto begin = static_cast<size_t>(life.begin), last = static_cast<size_t>(life.last);
   level_[begin] += bytes;
   level_[taken ? last : last + 1] -= bytes;
@@ -160,19 +218,38 @@ void Flow::close(ValueIndex value, bool taken) {
 FlowCost Flow::evict(int64_t budget) {
   const size_t n = runs_.op_variants.size();
   absent_.assign(n + 1, 0);
-  returns_.assign(n + 1, 0);
+  returns_.assign(n + 2, 0);
   for (size_t l = 0; l < lane_room_.size(); ++l) {
     const int64_t capacity = lane_times_.lanes()[l].capacity;
     if (capacity != kUnlimited) lane_room_[l].assign(n + 1, capacity);
+  }
+  if (homes_.groups() > 0) {
+    due_.resize(n + 1);
+    for (std::vector<int32_t>& gaps : due_) gaps.clear();
+    std::fill(queue_free_.begin(), queue_free_.end(), 0);
   }
   open_.clear();
   by_leave_.clear();
   FlowCost cost;
   int64_t absent = 0;
+  const auto leave = [&](int32_t g, size_t k) {
+    Gap& gap = gaps_[g];
+    gap.leaves = static_cast<int32_t>(k);
+    lives_[gap.life].is_sent = true;
+    lives_[gap.life].leaver = g;
+    absent += bytes(gap.value);
+    returns_[gap.next] += bytes(gap.value);
+    by_leave_.push_back(g);
+  };
   for (size_t k = 0; k <= n; ++k) {
     for (int32_t g = first_gap_[k]; g >= 0; g = next_gap_[g]) {
       const Gap& gap = gaps_[g];
       if (gap.lane == kStays) continue;
+      if (gap.why == Why::kComes || gap.why == Why::kGoes) {
+        leave(g, k);
+        continue;
+      }
+      if (gap.why == Why::kSent) due_[slot_to_leave(gap, static_cast<int32_t>(k))].push_back(g);
       const Life& life = lives_[gap.life];
       // The value that is read last leaves first; among equals, the one that was written first.
       const int64_t next = gap.next + (life.is_sent ? static_cast<int64_t>(n) + 1 : 0);
@@ -180,21 +257,24 @@ FlowCost Flow::evict(int64_t budget) {
       std::push_heap(open_.begin(), open_.end());
     }
     absent -= returns_[k];
+    if (homes_.groups() > 0) {
+      for (const int32_t g : due_[k]) {
+        if (gaps_[g].leaves < 0) leave(g, k);
+      }
+    }
     const int64_t level = level_[k];
     while (level - absent > budget && !open_.empty()) {
       std::pop_heap(open_.begin(), open_.end());
       const int32_t g = -open_.back().second;
       open_.pop_back();
       Gap& gap = gaps_[g];
-      Life& life = lives_[gap.life];
-      if (life.is_sent) gap.lane = gaps_[life.leaver].lane;
-      if (gap.next <= static_cast<int32_t>(k) || !has_room(gap)) continue;
-      gap.leaves = static_cast<int32_t>(k);
-      life.is_sent = true;
-      life.leaver = g;
-      absent += model_.bytes(gap.value);
-      returns_[gap.next] += model_.bytes(gap.value);
-      by_leave_.push_back(g);
+      if (gap.leaves >= 0 || gap.next <= static_cast<int32_t>(k)) continue;
+      if (gap.why == Why::kLane) {
+        const Life& life = lives_[gap.life];
+        if (life.is_sent) gap.lane = gaps_[life.leaver].lane;
+        if (!has_room(gap)) continue;
+      }
+      leave(g, k);
     }
     absent_[k] = absent;
     if (level - absent > cost.peak) {
@@ -203,6 +283,17 @@ FlowCost Flow::evict(int64_t budget) {
     }
   }
   return cost;
+}
+
+// Returns the run before which a value that was written before a slot leaves at the latest. That is where its
+// copy is over, if runs wait for nothing and the channel carries no other values.
+int32_t Flow::slot_to_leave(const Gap& gap, int32_t slot) {
+  if (!in_time_) return static_cast<int32_t>(runs_.op_variants.size());
+  const auto lane = static_cast<size_t>(gap.lane);
+  int64_t& free = queue_free_[lane_times_.lanes()[lane].out_queue];
+  free = plus(std::max(free, starts_[slot]), lane_times_.out_time(lane, gap.value));
+  const auto at = std::lower_bound(starts_.begin() + slot, starts_.end() - 1, free);
+  return static_cast<int32_t>(at - starts_.begin());
 }
 
 // Returns whether the value fits into the memory of its lane from its first copy to the end of the
@@ -222,16 +313,20 @@ void Flow::bring_back(int64_t budget) {
   const size_t n = runs_.op_variants.size();
   room_.assign(n + 1, 0);
   for (size_t k = 0; k <= n; ++k) room_.set(k, budget - level_[k] + absent_[k]);
-  by_next_ = by_leave_;
+  by_next_.clear();
+  std::ranges::copy_if(by_leave_, std::back_inserter(by_next_), [&](int32_t g) {
+    return gaps_[g].next <= static_cast<int32_t>(n);
+  });
   std::stable_sort(by_next_.begin(), by_next_.end(),
                    [&](int32_t a, int32_t b) { return gaps_[a].next < gaps_[b].next; });
+  if (in_time_) find_arrivals();
   int32_t earliest = 0;
   for (const int32_t g : by_next_) {
     Gap& gap = gaps_[g];
-    const int32_t first = std::max(earliest, gap.leaves);
+    const int32_t first = std::max({earliest, gap.leaves, gap.earliest});
     const auto back = static_cast<int32_t>(room_.take_before(
-        static_cast<size_t>(gap.next), static_cast<size_t>(first), model_.bytes(gap.value)));
-    if (back == gap.leaves) {
+        static_cast<size_t>(gap.next), static_cast<size_t>(first), bytes(gap.value)));
+    if (back == gap.leaves && gap.why != Why::kComes) {
       gap.leaves = -1;  // It need not leave at all.
     } else {
       gap.back = earliest = back;
@@ -242,6 +337,23 @@ void Flow::bring_back(int64_t budget) {
   std::erase_if(by_next_, stays);
 }
 
+// Finds the runs before which values have to come from home, from the last one on. The channel carries the
+// other copies back, too, and each copy takes twice its time.
+void Flow::find_arrivals() {
+  std::fill(queue_free_.begin(), queue_free_.end(), kUnlimited);
+  for (size_t k = by_next_.size(); k-- > 0;) {
+    Gap& gap = gaps_[by_next_[k]];
+    const auto lane = static_cast<size_t>(gap.lane);
+    int64_t& until = queue_free_[lane_times_.lanes()[lane].in_queue];
+    const int64_t time = lane_times_.in_time(lane, gap.value);
+    const int64_t due = std::min(until, starts_[gap.next]);
+    until = time > due / 2 ? 0 : due - 2 * time;
+    if (gap.why != Why::kComes) continue;
+    const auto behind = std::upper_bound(starts_.begin(), starts_.end(), until);
+    gap.earliest = std::min(gap.next, static_cast<int32_t>(behind - starts_.begin()) - 1);
+  }
+}
+
 // Finds the gaps whose values are sent out, and those behind which the other memory frees them.
 void Flow::settle() {
   const auto life_of = [&](int32_t g) -> Life& { return lives_[gaps_[g].life]; };
@@ -249,10 +361,13 @@ void Flow::settle() {
   by_write_.clear();
   for (const int32_t g : by_leave_) {  // ascending by the run before which they leave
     Life& life = life_of(g);
-    if (life.leaver < 0) by_write_.push_back(g);
+    if (life.leaver < 0 && !life.at_home) by_write_.push_back(g);
     life.leaver = g;
   }
-  for (const int32_t g : by_leave_) gaps_[life_of(g).leaver].ends = true;
+  for (const int32_t g : by_leave_) {
+    Gap& last = gaps_[life_of(g).leaver];
+    last.ends = last.why == Why::kLane;
+  }
   std::stable_sort(by_write_.begin(), by_write_.end(),
                    [&](int32_t a, int32_t b) { return life_of(a).begin < life_of(b).begin; });
 }
@@ -334,6 +449,7 @@ std::vector<Action> Flow::actions() const {
     copies.send(slot(gap_of(g).sent), id(gap_of(g)), memory(gap_of(g)));
   for (const int32_t g : by_leave_) {
     const Gap& gap = gap_of(g);
+    if (gap.why == Why::kComes) continue;
     copies.leave(slot(gap.leaves), id(gap), gap.sent >= 0 ? memory(gap) : "");
   }
   for (const int32_t g : by_next_) {

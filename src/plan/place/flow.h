@@ -23,6 +23,13 @@
 // - A value that leaves several times is sent out once. Its copy in the other memory is freed at
 //   the last read behind a gap.
 //
+// - A value that lives in another memory between the steps (homes.h), and moves, is away before the first
+//   run that reads it and behind the last one. It comes from its home, and where no run has written it
+//   there is nothing to send back. Between two reads it may leave, as other values do. A result that lives
+//   there is sent behind the run that writes it. Either these values come in time for their first read, if
+//   channels were half as fast, and leave when their copy should be over; or they come as early, and leave
+//   as late, as the bytes allow. A value that stays is there at every run.
+//
 // The end of the step counts as a run that takes no time and reads the results.
 #pragma once
 
@@ -40,8 +47,6 @@
 #include "reprise/model/plan.h"
 
 namespace reprise::internal::place {
-
-inline constexpr int8_t kStays = -1;
 
 // A RunList has the runs of a schedule, as ScheduleLedger::list() gives them: the op variants, and
 // the positions in plain training that they stand at. Positions ascend.
@@ -62,7 +67,9 @@ class Flow {
   // Both arguments must outlive the flow.
   Flow(const schedule::ScheduleModel& model, const LaneTimes& lane_times);
 
-  // Builds the flow. `lanes` has a lane or kStays for each interval. Where no gap is left that
+  // Builds the flow. `lanes` has a lane or kStays for each interval. With homes it goes on: for each group,
+  // where any lane says that the group moves, and for all groups, where kStays says that what moves comes
+  // as early, and leaves as late, as the bytes allow. Where no gap is left that
   // could leave, the peak is above the budget. A flow that takes longer than `limit` is not built
   // to its end, nor is one above the budget without `with_misfits`. The time of the first is above
   // the limit, the peak of the second is above the budget, and nothing else holds of them. The cost
@@ -75,7 +82,11 @@ class Flow {
   bool moves() const { return !by_leave_.empty(); }
 
  private:
+  // Says why the value is away: a lane lets it move, or it is at home, before its first read (kComes),
+  // between two (kBetween), behind the last one (kGoes), or since it was sent there (kSent).
+  enum class Why : int8_t { kLane, kComes, kBetween, kGoes, kSent };
   struct Gap {
+    Why why = Why::kLane;
     ValueIndex value = 0;
     int32_t life = 0;                              // position in lives_
     int32_t last = 0, next = 0;                    // the runs on both sides
@@ -84,6 +95,7 @@ class Flow {
     int32_t sent = -1;               // the copy out stands before this run; -1: there is none
     bool ends = false;               // its copy in the other memory is freed before `next`
     int8_t lane = 0;
+    int32_t earliest = 0;  // it is not copied back before this run
     int64_t out_end = 0, in_end = 0;
   };
   // A Queue hands out gaps in the order of a rank. A gap that comes behind all others costs O(1).
@@ -108,32 +120,44 @@ class Flow {
     int32_t begin = 0, last = 0;
     int32_t leaver = -1;   // the last gap of it that leaves
     bool is_sent = false;  // another memory has it, too
+    bool at_home = false;  // a memory behind the device has it from the beginning
   };
 
   void measure();
   void touch(ValueIndex value, int32_t run, int32_t position);
+  void touch_homed(ValueIndex value, int32_t run);
+  void end_homed(ValueIndex value);
   void add_gap(ValueIndex value, int32_t next, int32_t to);
+  void add_home_gap(ValueIndex value, int32_t next, Why why);
+  int32_t slot_to_leave(const Gap& gap, int32_t slot);
+  int64_t bytes(ValueIndex value) const {
+    return homes_.has(value) ? homes_.bytes(value).count() : model_.bytes(value);
+  }
   void choose_lanes(const std::vector<int8_t>& lanes);
   void close(ValueIndex value, bool taken);
   FlowCost evict(int64_t budget);
   bool has_room(const Gap& gap);
   void bring_back(int64_t budget);
+  void find_arrivals();
   void settle();
   int64_t follow(int64_t slack);
   void send_next(int32_t run, int64_t clock);
 
   const schedule::ScheduleModel& model_;
   const LaneTimes& lane_times_;
+  const Homes& homes_;
   RunList runs_;
   int64_t time_ = 0;              // of the runs alone
+  bool in_time_ = false;          // values with a home elsewhere come and leave in time
   std::vector<int32_t> cursor_;   // by value: the interval before its last touch
   std::vector<int32_t> life_of_;  // by value: position in lives_; -1: it is not live
   std::vector<Life> lives_;
   std::vector<Gap> gaps_;
   std::vector<int32_t> first_gap_, next_gap_;      // lists of gaps by the run behind `last`
-  std::vector<int64_t> times_;                     // by run
+  std::vector<int64_t> times_, starts_;            // by run
   std::vector<int64_t> level_, after_;             // by run; differences while they are summed up
   std::vector<int64_t> absent_, returns_;          // by run
+  std::vector<std::vector<int32_t>> due_;          // by run: gaps that leave before it, or sooner
   Room room_;                                      // on the device, by run
   std::vector<Room> lane_room_;                    // by lane with a capacity, and run
   std::vector<std::pair<int64_t, int32_t>> open_;  // a heap of gaps that may leave

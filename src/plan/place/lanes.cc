@@ -29,8 +29,20 @@ std::vector<Lane> lanes_of(const Machine& machine) {
   return lanes;
 }
 
+namespace {
+
+std::vector<int32_t> memories_of(const std::vector<Lane>& lanes) {
+  std::vector<int32_t> memories;
+  for (const Lane& lane : lanes) memories.push_back(lane.memory);
+  return memories;
+}
+
+}  // namespace
+
 LaneTimes::LaneTimes(const Graph& graph, const Machine& machine)
-    : machine_(machine), lanes_(lanes_of(machine)) {
+    : machine_(machine),
+      lanes_(lanes_of(machine)),
+      homes_(graph, machine, memories_of(lanes_)) {
   for (const Lane& lane : lanes_) {
     std::vector<int64_t>& out = out_.emplace_back();
     std::vector<int64_t>& in = in_.emplace_back();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/place/homes.h"
 #include "reprise/model/graph.h"
 #include "reprise/model/machine.h"
 
@@ -22,7 +23,10 @@ struct Lane {
 // behind the device to another.
 std::vector<Lane> lanes_of(const Machine& machine);
 
-// LaneTimes says how long each value of a graph takes on each lane.
+inline constexpr int8_t kStays = -1;  // in place of a lane: the value stays on the device
+
+// LaneTimes says how long each value of a graph takes on each lane, and which ones live behind a lane
+// between steps. The graph has its homes, and must outlive this object, as must the machine.
 class LaneTimes {
  public:
   LaneTimes(const Graph& graph, const Machine& machine);
@@ -30,11 +34,13 @@ class LaneTimes {
   const Machine& machine() const { return machine_; }
   const std::vector<Lane>& lanes() const { return lanes_; }
   int64_t out_time(size_t lane, ValueIndex value) const { return out_[lane][value]; }
+  const Homes& homes() const { return homes_; }
   int64_t in_time(size_t lane, ValueIndex value) const { return in_[lane][value]; }
 
  private:
   const Machine& machine_;
   std::vector<Lane> lanes_;
+  Homes homes_;
   std::vector<std::vector<int64_t>> out_, in_;  // by lane and value, in nanoseconds
 };
 

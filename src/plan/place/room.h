@@ -36,13 +36,6 @@ class Room {
     return at;
   }
 
-  // Does so from `begin` on, up to before `most`. Returns the position behind those that are taken.
-  size_t take_behind(size_t begin, size_t most, int64_t bytes) {
-    size_t at = begin;
-    while (at < most && free_[at] >= bytes) free_[at++] -= bytes;
-    return at;
-  }
-
  private:
   std::vector<int64_t> free_;
 };

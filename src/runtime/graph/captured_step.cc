@@ -91,19 +91,6 @@ OffloadOptions memory_of(const Plan& plan, const OffloadOptions& asked,
   throw InputError("the plan moves values, and there is no memory for them: " + found.why);
 }
 
-// Returns what a plan keeps on the device: what it does not move.
-internal::graph::KeptNames kept_by(const Plan& plan, const internal::graph::HomedValues& homed) {
-  std::set<std::string> moved;
-  for (const Action& action : plan.actions) {
-    if (action.kind == ActionKind::kCopy) moved.insert(action.id);
-  }
-  internal::graph::KeptNames kept;
-  for (const internal::graph::HomedValue& one : homed) {
-    if (!moved.contains(one.name)) kept.insert(one.name);
-  }
-  return kept;
-}
-
 // Values move between the device and one memory behind it. The caller's inputs, and parameters before
 // their update, lie in memory that the step cannot give back.
 void require_movable(const internal::graph::LoweredStep& lowered,
@@ -196,8 +183,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   internal::transfer::OpenedMemory opened = state_->memory_for(wanted);
   const Machine machine =
       has_sums ? with_link(opened.machine, state_->captured().program.link) : opened.machine;
-  const internal::graph::Placement where = internal::graph::placement_of(
-      wanted, kept_by(given, state_->homed_values(internal::graph::placement_of(wanted, {}))));
+  const internal::graph::Placement where = internal::graph::placement_of(wanted);
   const Bytes more = opened.device_bytes - state_->offload_memory.device_bytes +
                      state_->bytes_of(state_->placement) - state_->bytes_of(where);
   internal::graph::PlacedStep step = state_->place(where, state_->graph().fixed + more);
@@ -219,6 +205,7 @@ void CapturedStep::use(const Plan& given, const StepPlanOptions& options) {
   // The sums are the same in all plans of the step. They were judged, and come back.
   const Plan plan = internal::graph::without_sums(graph, given, machine);
   require_movable(state_->captured().program.lowered, step, plan, opened.machine);
+  step.note_stays(plan.actions);
   state_->move_homes(step, opened);
   state_->plan_options = std::move(wanted);
   state_->offload_memory = std::move(opened);

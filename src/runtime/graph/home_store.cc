@@ -97,7 +97,10 @@ HomeStore::HomeStore(std::shared_ptr<ParameterOptimizer> optimizer, c10::Device 
     : optimizer_(std::move(optimizer)), device_(device), memory_(std::move(memory)) {}
 
 void HomeStore::expect(const HomedValues& homed) {
-  for (Entry& entry : all_) entry.bytes = 0;
+  for (Entry& entry : all_) {
+    entry.bytes = 0;
+    entry.stays = false;
+  }
   by_homed_.clear();
   for (const HomedValue& one : homed) {
     const bool is_parameter = one.tensor.defined();
@@ -110,7 +113,8 @@ void HomeStore::expect(const HomedValues& homed) {
     entry.name = one.name;
     entry.tensor = one.tensor;
     entry.parameter = one.update ? std::optional(one.number) : std::nullopt;
-    entry.bytes = one.bytes;
+    entry.stays = one.stays;
+    entry.bytes = one.stays ? 0 : one.bytes;
     by_homed_.push_back(found->second);
   }
 }
@@ -189,6 +193,9 @@ void HomeStore::park() {
     }
     drop(entry);
     entry.home = place;
+  }
+  for (Entry& entry : all_) {
+    if (entry.stays) fetch(entry);
   }
 }
 

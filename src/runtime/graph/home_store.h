@@ -54,18 +54,21 @@ class HomeStore {
 
   const std::shared_ptr<transfer::OffloadMemory>& memory() const { return memory_; }
 
-  // Says what has its home there from now on. Everything else stays where it is.
+  // Says what has its home there from now on, and what of it stays on the device. Everything else stays
+  // where it is.
   void expect(const HomedValues& homed);
-  // Returns the bytes of expected values that are on the device now, as the device counts them.
+  // Returns the bytes of expected values that should be there and are on the device now, as the device
+  // counts them.
   int64_t bytes_here() const;
 
-  // Sends everything away that is expected and on the device. Throws InputError if that fails, or if
-  // something has other sizes than it had; what was sent by then stays away.
+  // Sends everything away that is expected and on the device, and brings back what should stay. Throws
+  // InputError if that fails, or if something has other sizes than it had; what was sent by then stays
+  // away.
   void park();
   // Brings everything of this kind back, until the next step. Throws InputError if that fails; what is
   // back by then stays.
   void fetch(HomedKind kind);
-  // Does the same for what is not expected.
+  // Does the same for what is not expected, or should stay.
   void fetch_unexpected();
 
   // The parts of a step. For state that is not there yet, bring() takes memory of the device and
@@ -91,7 +94,8 @@ class HomeStore {
     std::string name;
     at::Tensor tensor;                   // the parameter, if it is one
     std::optional<size_t> parameter;     // the update of this one writes it
-    int64_t bytes = 0;                   // 0: it is not expected
+    int64_t bytes = 0;                   // 0: it is not expected, or stays on the device
+    bool stays = false;
     std::vector<c10::Storage> storages;  // that were seen last
     transfer::ParcelPtr home;  // the bytes between the steps; null: they are on the device
     // In a step:

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -25,11 +24,10 @@ struct HomedValue {
   at::Tensor tensor = {};  // the parameter; undefined for state
   std::optional<size_t> update = {};  // position in Updates::each of the update that writes it
   size_t number = 0;                  // of that update's parameter in the optimizer
+  bool stays = false;                 // The plan in force leaves it on the device.
 };
 
 using HomedValues = std::vector<HomedValue>;
-// The names of values that stay on the device although they may have another home.
-using KeptNames = std::set<std::string>;
 
 // Returns the state that updates write. `bytes` has the bytes of each update that may move.
 HomedValues homed_states(const step::Updates& updates, const std::vector<int64_t>& bytes);

@@ -45,13 +45,11 @@ void StepState::require_homes(const StepPlanOptions& wanted) const {
   }
 }
 
-HomedValues StepState::homed_values(const Placement& where) const {
-  return internal::graph::homed_values(captured().program, options, where);
-}
-
 Bytes StepState::bytes_of(const Placement& where) const {
   Bytes sum;
-  for (const HomedValue& one : homed_values(where)) sum += Bytes(one.bytes);
+  for (const HomedValue& one : homed_values(captured().program, options, where)) {
+    sum += Bytes(one.bytes);
+  }
   return sum;
 }
 
@@ -83,7 +81,7 @@ void StepState::use_homes(const PlacedStep& next) {
   if (homes) homes->expect(next.homed);
   std::vector<int64_t> bytes(captured().program.movable_bytes.size(), 0);
   for (const HomedValue& one : next.homed) {
-    if (!one.tensor.defined()) bytes[*one.update] = one.bytes;
+    if (!one.tensor.defined() && !one.stays) bytes[*one.update] = one.bytes;
   }
   updater().use_homes(next.placement.optimizer ? homes : nullptr, bytes);
 }

@@ -8,10 +8,9 @@
 
 namespace reprise::runtime::internal::graph {
 
-Placement placement_of(const StepPlanOptions& options, KeptNames kept) {
+Placement placement_of(const StepPlanOptions& options) {
   Placement placement{.optimizer = options.offload_optimizer,
-                      .parameters = options.offload_parameters,
-                      .kept = std::move(kept)};
+                      .parameters = options.offload_parameters};
   if (!placement.optimizer && !placement.parameters) return placement;
   const std::string& to = options.offload.to;
   placement.memory = to.starts_with("disk:") ? "disk" : to;
@@ -27,8 +26,21 @@ HomedValues homed_values(const StepProgram& program, const CaptureOptions& optio
     const HomedValues states = homed_states(updates, program.movable_bytes);
     homed.insert(homed.end(), states.begin(), states.end());
   }
-  std::erase_if(homed, [&](const HomedValue& one) { return placement.kept.contains(one.name); });
   return homed;
+}
+
+void PlacedStep::note_stays(const std::vector<Action>& actions) {
+  const std::vector<char> stays = stays_on_device(graph, actions);
+  const size_t first = graph.values.size() - homed_of_value.size();
+  for (size_t v = first; v < graph.values.size(); ++v) {
+    homed[homed_of_value[v - first]].stays = stays[v] != 0;
+  }
+}
+
+Bytes PlacedStep::staying() const {
+  Bytes sum;
+  for (const HomedValue& one : homed) sum += Bytes(one.stays ? one.bytes : 0);
+  return sum;
 }
 
 std::optional<size_t> PlacedStep::homed_of(ValueIndex value) const {

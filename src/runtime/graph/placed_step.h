@@ -8,23 +8,22 @@
 #include <vector>
 
 #include "reprise/model/graph.h"
+#include "reprise/model/plan.h"
 #include "runtime/graph/homed_values.h"
 #include "runtime/graph/step_program.h"
 
 namespace reprise::runtime::internal::graph {
 
-// A Placement says what lies in another memory between the steps.
+// A Placement says what may lie in another memory between the steps. A plan says what lies there.
 struct Placement {
   bool optimizer = false, parameters = false;  // StepPlanOptions: offload_optimizer, ..._parameters
   std::string memory = {};                     // its name, if one of them is true
-  KeptNames kept = {};                         // what stays on the device all the same
 
   bool operator==(const Placement&) const = default;
 };
 
-// Returns the placement in which the options let everything lie there but these.
-Placement placement_of(const StepPlanOptions& options, KeptNames kept);
-// Returns what lies there.
+Placement placement_of(const StepPlanOptions& options);
+// Returns what may lie there.
 HomedValues homed_values(const StepProgram& program, const CaptureOptions& options,
                          const Placement& placement);
 
@@ -36,6 +35,10 @@ struct PlacedStep {
   HomedValues homed = {};
   std::vector<size_t> homed_of_value = {};  // by value behind those of the lowered step
 
+  // Notes what a plan leaves on the device.
+  void note_stays(const std::vector<Action>& actions);
+  // Returns the bytes of that.
+  Bytes staying() const;
   // Returns the position in `homed` of a value, if it has its home there.
   std::optional<size_t> homed_of(ValueIndex value) const;
 };

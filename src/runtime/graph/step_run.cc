@@ -151,13 +151,16 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   use_captured_homes();
   updater().begin();
   if (homes) homes->park();
+  const int64_t plans = report.plans;
   replan_if_needed(inputs);
+  if (homes && report.plans > plans) homes->park();
   if (is_compared() && compares_first()) compare(inputs);
 
   const c10::Device device = recording().device;
   const int64_t live = memory_count(device).live - dropped_gradients().count();
   const Bytes expected = foreseen();  // It is not there in this run.
-  const int64_t uncounted = (level_without(inputs) - expected).count() + captured().sample_bytes +
+  const Bytes beside = level_without(inputs) + outcome().placed.staying() - expected;
+  const int64_t uncounted = beside.count() + captured().sample_bytes +
                             captured().program.lowered.external_bytes.count() - live;
   report.budget = outcome().plan->result.budget;
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.

@@ -23,9 +23,10 @@ constexpr double kForFirst = 0.85, kForNext = 0.8;
 // serves. The arena saves about the difference.
 constexpr double kPlacementPrice = 1.05;
 
-Bytes inputs_bytes(const Graph& graph) {
+// Returns the bytes of values that are on the device when the step begins.
+Bytes inputs_bytes(const Graph& graph, const PlanResult& result) {
   Bytes sum;
-  for (const Value& value : graph.values) {
+  for (const Value& value : as_placed(graph, result.plan->actions).value_or(graph).values) {
     if (starts_on_device(value)) sum += value.bytes;
   }
   return sum;
@@ -63,11 +64,11 @@ PlanOptions as_plan_options(const StepPlanOptions& options) {
 
 Bytes room_of(const Graph& graph, const PlanResult& result, Bytes drift) {
   if (result.budget == kNoLimit) return result.budget;
-  return result.budget - graph.fixed - drift - inputs_bytes(graph);
+  return result.budget - graph.fixed - drift - inputs_bytes(graph, result);
 }
 
 Bytes step_bytes(const Graph& graph, const PlanResult& result) {
-  return result.plan->peak - graph.fixed - inputs_bytes(graph);
+  return result.plan->peak - graph.fixed - inputs_bytes(graph, result);
 }
 
 StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes slack,
@@ -92,7 +93,7 @@ StepPlan search_step(const Graph& graph, const StepPlanOptions& options, Bytes s
   }
   if (!placed || !best.result.plan) return best;
   // The caller's inputs are blocks of the plan, but they do not lie in the arena.
-  const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph);
+  const Bytes most = room_of(graph, best.result, Bytes(0)) + inputs_bytes(graph, best.result);
   for (int attempt = 0; attempt < kPlacementAttempts; ++attempt) {
     const Bytes height =
         placement_on(*arena, plan_blocks(graph, best.result.plan->actions, options.offload.machine),

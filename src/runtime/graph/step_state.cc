@@ -166,7 +166,8 @@ Bytes StepState::level_without(const Tensors& inputs) const {
     if (!transfer::lacks_memory(tensor)) resident.push_back(tensor);
   }
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
-  if (homes) level -= homes->bytes_here();  // They leave before the next run.
+  // What has a home elsewhere is a value of the graph, wherever it lies.
+  if (homes) level -= homes->bytes_here() + outcome().placed.staying().count();
   level -= dropped_gradients().count();
   const int64_t inputs_of_graph =
       captured().sample_bytes + captured().program.lowered.external_bytes.count();
@@ -295,10 +296,13 @@ void StepState::adopt(StepPlan plan, PlacedStep next) {
   }
   outcome().program = std::make_shared<const Program>(next.graph, plan.result.plan->actions, here);
   outcome().plan = std::move(plan);
+  next.note_stays(outcome().plan->result.plan->actions);
   outcome().placed = std::move(next);
   placement = outcome().placed.placement;
+  use_homes(outcome().placed);
   report.homed_state = report.homed_parameters = Bytes(0);
   for (const HomedValue& one : outcome().placed.homed) {
+    if (one.stays) continue;
     (one.tensor.defined() ? report.homed_parameters : report.homed_state) += Bytes(one.bytes);
   }
   if (!planned_level) planned_level = graph().fixed;
@@ -417,13 +421,9 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
   transfer::OpenedMemory opened = memory_for(wanted);
   // The memory of the plan before goes when the new plan is there.
   fixed += opened.device_bytes - offload_memory.device_bytes;
-  const Placement all = placement_of(wanted, {});
-  fixed += bytes_of(placement) - bytes_of(all);
-  // Without a budget, all lies in the other memory that may.
-  const bool chooses = !wanted.budget.unlimited() && !homed_values(all).empty();
+  fixed += bytes_of(placement) - bytes_of(placement_of(wanted));
   PlanResult result =
-      answer("plan() was called", wanted, opened, fixed, Bytes(0),
-             /*together=*/true, chooses ? std::nullopt : std::optional(KeptNames()));
+      answer("plan() was called", wanted, opened, fixed, Bytes(0), /*together=*/true);
   if (!result.plan) return result;
   offload_memory = std::move(opened);
   outcome().placements = 0;
@@ -434,18 +434,16 @@ PlanResult StepState::plan_with(StepPlanOptions wanted) {
 // Puts a new plan in force. If there is none, all stays as it is.
 PlanResult StepState::answer(const std::string& why, StepPlanOptions wanted,
                              const transfer::OpenedMemory& there, Bytes fixed, Bytes slack,
-                             bool together, const std::optional<KeptNames>& keep) {
-  PlacedStep next = place(placement_of(wanted, keep.value_or(KeptNames())), fixed);
+                             bool together) {
+  PlacedStep next = place(placement_of(wanted), fixed);
   fix_share(wanted, next.graph);
-  Placed made = note_search(why, [&] {
-    if (!keep) return search_placements(wanted, fixed, slack, together);
-    StepPlan found = search(wanted, next.graph, slack, together);
-    return Placed{std::move(found), std::move(next)};
-  });
-  if (!made.found.result.plan) return made.found.result;
-  move_homes(made.step, there);
+  StepPlan found =
+      note_search(why, [&] { return search(wanted, next.graph, slack, together); });
+  if (!found.result.plan) return found.result;
+  next.note_stays(found.result.plan->actions);
+  move_homes(next, there);
   plan_options = std::move(wanted);
-  adopt(std::move(made.found), std::move(made.step));
+  adopt(std::move(found), std::move(next));
   return outcome().plan->result;
 }
 
@@ -470,16 +468,7 @@ void StepState::require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bo
   if (planned_level && fixed > *planned_level) {
     why = "memory outside of the step grew by " + format_bytes(fixed - *planned_level);
   }
-  PlanResult result =
-      answer(why, plan_options, offload_memory, fixed, slack, together, KeptNames(placement.kept));
-  if (!result.plan && !placement.kept.empty()) {  // Nothing is kept any more.
-    placement.kept.clear();
-    use_captured_homes();
-    homes->park();
-    fixed = level_without(inputs);
-    result = answer("nothing is kept on the device any more", plan_options, offload_memory, fixed,
-                    slack, together, KeptNames());
-  }
+  const PlanResult result = answer(why, plan_options, offload_memory, fixed, slack, together);
   require(result, fixed, plan_options, storage_bytes(inputs));
   outcome().drift = fixed - graph().fixed;  // The ranks have planned beside the largest one.
 }

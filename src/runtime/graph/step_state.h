@@ -144,8 +144,7 @@ struct StepState : session::Session {
   transfer::OpenedMemory devices_machine(StepPlanOptions& wanted) const;
   // Throws InputError if the options let something lie in another memory that cannot.
   void require_homes(const StepPlanOptions& wanted) const;
-  // Returns what lies in another memory between the steps, and its bytes.
-  HomedValues homed_values(const Placement& where) const;
+  // Returns the bytes of what may lie in another memory between the steps.
   Bytes bytes_of(const Placement& where) const;
   // Returns the step of the outcome in front in this placement, beside so many bytes.
   PlacedStep place(Placement where, Bytes fixed) const;
@@ -153,14 +152,6 @@ struct StepState : session::Session {
   // cannot be brought back.
   void move_homes(const PlacedStep& next, const transfer::OpenedMemory& there);
   void use_homes(const PlacedStep& next);
-  // A Placed is a plan with the step that it is of.
-  struct Placed {
-    StepPlan found;
-    PlacedStep step;
-  };
-  // Searches plans for several choices of what is kept. Returns the fastest plan and its choice.
-  // `fixed` are the bytes beside the step if nothing is kept. `together` as in answer().
-  Placed search_placements(const StepPlanOptions& wanted, Bytes fixed, Bytes slack, bool together);
   // Places the outcome in front as the plan's options ask for.
   void use_captured_homes();
   // Puts a new plan in force, with the memory of its options, if the answer has one.
@@ -168,11 +159,9 @@ struct StepState : session::Session {
   PlanResult plan_with(StepPlanOptions wanted);
   // Does the same where the options leave the memory to the runtime (transfer/choose.h).
   PlanResult plan_choosing(StepPlanOptions wanted);
-  // `why` is the reason in words. `together` says that all ranks of the group plan now. These values are
-  // kept on the device; without a list, the search chooses.
+  // `why` is the reason in words. `together` says that all ranks of the group plan now.
   PlanResult answer(const std::string& why, StepPlanOptions wanted,
-                    const transfer::OpenedMemory& there, Bytes fixed, Bytes slack, bool together,
-                    const std::optional<KeptNames>& keep);
+                    const transfer::OpenedMemory& there, Bytes fixed, Bytes slack, bool together);
   void require_plan(const Tensors& inputs, Bytes fixed, Bytes slack, bool together);
   // Throws BudgetError for an answer without a plan. `live` are the bytes beside the step.
   void require(const PlanResult& result, Bytes live, const StepPlanOptions& wanted,

@@ -17,6 +17,11 @@
 // answer is never slower than that of `graph` in kShareAlone of the time, and never slower than
 // moving alone in the order of the flow.
 //
+// Values that live in another memory between steps (place/homes.h) are among those that it decides about:
+// each group of them stays on the device or moves. The bound and the planner `graph` see the step without
+// these values, with room for what each op needs of them. Starts are then schedules of smaller budgets,
+// too, which leave room for what stays. Without a budget, nothing stays that may move.
+//
 // Complexity: a flow takes O(values of all runs + gaps * log gaps); there are up to
 // kMostEvaluations.
 //
@@ -66,6 +71,7 @@ constexpr double kShareBound = 0.15;   // of the time, for the bound
 constexpr double kShareAlone = 0.25;   // of the time, for the planner `graph`
 constexpr double kShareStarts = 0.25;  // of what is left then, for schedules of other budgets
 constexpr int kBudgets = 4;            // between the given one and that of plain training
+constexpr int kBudgetsBelow = 4;       // the given one, which leave room for values that stay
 constexpr size_t kSmall = 100;         // intervals
 constexpr int64_t kTouchesEvaluated = 200'000'000;  // over all flows of a search
 constexpr int64_t kLeastEvaluations = 3'000, kMostEvaluations = 400'000;
@@ -77,9 +83,12 @@ class Levels {
       : problem_(problem),
         control_(problem.options, "graph_levels"),
         threads_(common::thread_count(problem.options.threads)),
-        model_(problem.graph),
+        machine_(place::beside_homes(problem.graph, problem.options.machine)),
+        lane_times_(problem.graph, machine_),
+        homes_(lane_times_.homes().groups() == 0 ? std::nullopt
+                                                 : std::optional<WithoutHomes>(problem.graph)),
+        model_(homes_ ? homes_->graph : problem.graph),
         changes_(model_),
-        lane_times_(problem.graph, problem.options.machine),
         bench_{model_,
                changes_,
                lane_times_,
@@ -93,19 +102,21 @@ class Levels {
     const double rerun = std::max(1.0, changes_.total_rerun_time);
     const auto peak = static_cast<double>(std::max<int64_t>(1, problem.baseline.peak.count()));
     bench_.price = kPriceOfExcess * rerun / peak;
+    if (homes_ && !problem.options.budget.unlimited()) {
+      bench_.homes = homes_that_may_stay(model_, lane_times_.homes());
+    }
   }
 
   Answer run() {
     control_.report(-1);
     SearchControl for_bound = control_.part(kShareBound);
-    bound_ =
-        bound_with_copies(problem_.graph, problem_.budget, problem_.options.machine, for_bound);
+    bound_ = bound_with_copies(seen(), problem_.budget, machine_, for_bound);
     bench_.price = std::max(bench_.price, kPriceOfExcess * bound_.places.price);
     offer_moving();
     if (search_.done(bound_.time.count())) return answer({});
-    const Answer alone = without_copies();
-    const bool is_open = !alone.found() || peak_of(alone.runs) > problem_.goal() ||
-                         common::time_of(problem_.graph, alone.runs) > bound_.time;
+    const Alone alone = without_copies();
+    const bool is_open = !alone.answer.found() || Bytes(alone.cost.peak) > problem_.goal() ||
+                         Nanos(alone.cost.time) > bound_.time;
     if (bound_.least_peak <= problem_.budget && is_open) {
       offer_others();
       search_.run(rules());
@@ -118,16 +129,56 @@ class Levels {
   static constexpr double kPriceOfExcess = 4;
   static constexpr double kDearByte = 1e9;  // in time: the smallest variants are the cheapest
 
-  Answer without_copies() const {
-    GraphProblem alone = problem_;
-    alone.options.machine = {};
-    alone.options.time_limit = common::part_of(problem_.options.time_limit, kShareAlone);
-    return search_graph(alone);
+  // The graph without its values that have a home elsewhere, and what bounds and first schedules see of it.
+  struct WithoutHomes {
+    explicit WithoutHomes(const Graph& of)
+        : graph(place::without_homes(of)), seen(place::with_needs(of)), model(seen) {}
+    Graph graph, seen;
+    ScheduleModel model;  // of what is seen; its schedules are those of the graph
+  };
+
+  const Graph& seen() const { return homes_ ? homes_->seen : problem_.graph; }
+
+  // An answer of the planner `graph`, where only what has a home elsewhere moves.
+  struct Alone {
+    Answer answer;
+    FlowCost cost = {};
+  };
+
+  Alone without_copies() const {
+    GraphProblem asked{seen(), problem_.baseline, problem_.budget, problem_.options};
+    asked.options.machine = {};
+    asked.options.time_limit = common::part_of(problem_.options.time_limit, kShareAlone);
+    Alone alone{search_graph(asked)};
+    if (!alone.answer.found()) return alone;
+    const std::vector<Run>& runs = alone.answer.runs;
+    if (!homes_) {
+      alone.cost.time = common::time_of(problem_.graph, runs).count();
+      alone.cost.peak = simulate(problem_.graph, with_frees(problem_.graph, runs)).peak.count();
+      return alone;
+    }
+    place::RunList list;
+    for (const Run& run : runs) {
+      list.op_variants.push_back(model_.op_variant_of(run.op, run.variant));
+    }
+    list.positions.assign(runs.size(), 0);  // No interval has a lane.
+    Workbench bench = bench_;
+    const Bytes peak = simulate(seen(), with_frees(seen(), runs)).peak;
+    if (peak > problem_.goal()) bench.budget = problem_.budget.count();
+    std::vector<int8_t> lanes = without_lanes(bench);
+    Flow flow(model_, lane_times_);
+    flow.build(list, lanes, bench.budget);
+    let_homes_stay(bench, list, lanes, flow, control_);
+    alone.cost = flow.build(list, lanes, bench.budget);
+    alone.answer.runs.clear();
+    alone.answer.actions = flow.actions();
+    return alone;
   }
 
   void offer(Fates fates) {
     if (search_.best() && control_.out_of_time()) return;
-    if (auto start = evaluate(bench_, std::move(fates))) search_.add(*std::move(start));
+    auto start = evaluate(bench_, std::move(fates));
+    if (start) search_.add(with_homes_that_pay(bench_, *std::move(start), control_));
   }
 
   // Plain training, where everything may move.
@@ -152,18 +203,34 @@ class Levels {
     params.search.use.later_courses = false;
     params.search.patience = 1;  // A start need not be the best of its budget.
     params.search.least_patience_of_small = params.search.most_patience_of_small = 2;
-    const int64_t low = bench_.budget;
-    const int64_t high = std::max(low, problem_.baseline.peak.count());
+    const int64_t most = bench_.budget, high = std::max(most, problem_.baseline.peak.count());
+    std::vector<int64_t> budgets;  // ascending
+    if (homes_) {
+      const int64_t low = std::max(bound_.least_peak.count(), most - bytes_of_homes());
+      for (int b = 0; b < kBudgetsBelow && low < most; ++b) {
+        budgets.push_back(low + (most - low) / kBudgetsBelow * b);
+      }
+    }
+    for (int b = 0; b < kBudgets; ++b) budgets.push_back(most + (high - most) / kBudgets * b);
+    const ScheduleModel& model = homes_ ? homes_->model : model_;
     std::vector<Schedule> seeds;
-    for (int b = kBudgets - 1; b >= 0; --b) {
-      const Bytes budget(low + (high - low) / kBudgets * b);
-      SearchControl part = for_starts.part(1.0 / (b + 1));
+    for (size_t b = budgets.size(); b-- > 0;) {
+      const Bytes budget(budgets[b]);
+      SearchControl part = for_starts.part(1.0 / static_cast<double>(b + 1));
       const GraphFinding finding =
-          find_schedule(model_, budget, budget, threads_, seeds, part, params);
+          find_schedule(model, budget, budget, threads_, seeds, part, params);
       if (!finding.best) continue;
       seeds = {finding.best->schedule};
       offer({finding.best->schedule, lanes});
     }
+  }
+
+  int64_t bytes_of_homes() const {
+    Bytes sum;
+    for (const Value& value : problem_.graph.values) {
+      if (!starts_on_device(value) && value.kind == ValueKind::kInput) sum += value.bytes;
+    }
+    return sum.count();
   }
 
   int64_t evaluations() const {
@@ -172,7 +239,7 @@ class Levels {
       touches += static_cast<int64_t>(2 + op.variants.front().reads.size() +
                                       op.variants.front().writes.size());
     }
-    const auto intervals = static_cast<int64_t>(bench_.movable.size());
+    const auto intervals = static_cast<int64_t>(bench_.movable.size() + bench_.homes.size());
     return std::min(std::clamp(kTouchesEvaluated / std::max<int64_t>(1, touches), kLeastEvaluations,
                                kMostEvaluations),
                     std::max(kLeastEvaluations, kEvaluationsForInterval * intervals));
@@ -195,35 +262,29 @@ class Levels {
     if (const auto again = evaluate(bench_, search_.best()->state)) search_.consider(*again);
   }
 
-  Bytes peak_of(const std::vector<Run>& runs) const {
-    return simulate(problem_.graph, with_bound_frees(problem_.graph, runs)).peak;
-  }
-
   // Plans that leave the reserve come first, and then faster ones.
-  bool is_better(const FlowCost& cost, const std::vector<Run>& runs) const {
+  bool is_better(const FlowCost& cost, const FlowCost& than) const {
     const Bytes goal = problem_.goal();
-    const bool leaves = Bytes(cost.peak) <= goal, other_leaves = peak_of(runs) <= goal;
-    if (leaves != other_leaves) return leaves;
-    return Nanos(cost.time) < common::time_of(problem_.graph, runs);
+    const bool leaves = Bytes(cost.peak) <= goal, other_leaves = Bytes(than.peak) <= goal;
+    return leaves != other_leaves ? leaves : cost.time < than.time;
   }
 
-  Answer answer(const Answer& alone) const {
-    const Nanos time = common::time_of(problem_.graph, alone.runs);
-    Answer result = place::without_moves(alone, time, bound_.time);
+  Answer answer(const Alone& alone) const {
+    Answer result = place::without_moves(alone.answer, Nanos(alone.cost.time), bound_.time);
     if (!search_.best()) return result;
     Flow flow(model_, lane_times_);
     const FlowCost cost = *build(bench_, search_.best()->state, flow);
     if (!search_.fits()) {
-      if (alone.found()) return result;
+      if (alone.answer.found()) return result;
       const Bytes peak(cost.peak);
-      result.smallest_budget = std::min(peak, alone.smallest_budget.value_or(peak));
+      result.smallest_budget = std::min(peak, alone.answer.smallest_budget.value_or(peak));
       result.termination = Termination::kTimeLimit;
       result.blocking_op.clear();
       if (bound_.least_peak > problem_.budget) {
         result.termination = Termination::kInfeasible;
         result.blocking_op = problem_.graph.ops[bound_.blocking_op].id;
       }
-    } else if (!alone.found() || is_better(cost, alone.runs)) {
+    } else if (!alone.answer.found() || is_better(cost, alone.cost)) {
       result.runs.clear();
       result.set_found(Nanos(cost.time));
       result.actions = flow.actions();
@@ -234,9 +295,11 @@ class Levels {
   const GraphProblem& problem_;
   SearchControl control_;
   const int threads_;
+  const Machine machine_;  // with the capacities beside what lives there
+  const LaneTimes lane_times_;
+  const std::optional<WithoutHomes> homes_;  // none if all homes are the device
   const ScheduleModel model_;
   const search::ScheduleMoves changes_;
-  const LaneTimes lane_times_;
   Workbench bench_;
   CopyBound bound_;
   place::Search<Fates> search_;
@@ -245,7 +308,8 @@ class Levels {
 }  // namespace
 
 Answer graph_levels(const GraphProblem& problem) {
-  if (!lanes_of(problem.options.machine).empty()) return Levels(problem).run();
+  const bool moves = !lanes_of(problem.options.machine).empty() || has_homes(problem.graph);
+  if (moves) return Levels(problem).run();
   // Nothing can move. The answer and its bound are those of the planner `graph`.
   GraphProblem alone = problem;
   alone.options.machine = {};

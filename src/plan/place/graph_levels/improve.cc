@@ -45,7 +45,10 @@ class Moves {
         random_(effort.seed),
         ledger_(bench.model),
         flow_(bench.model, bench.lane_times),
-        lanes_(start.lanes) {}
+        lanes_(start.lanes),
+        by_position_(bench.homes) {
+    std::ranges::sort(by_position_);
+  }
 
   bool start(const Fates& fates) {
     if (!ledger_.assign(fates.schedule)) return false;
@@ -118,6 +121,7 @@ class Moves {
   }
 
   void propose_fate() {
+    if (!bench_.homes.empty() && below(5) == 0) return change_home();
     if (now_.peak > bench_.budget && below(2) == 0) return give_up_at_peak();
     switch (below(8)) {
       case 0:
@@ -138,11 +142,43 @@ class Moves {
   }
 
   void change_lane() {
+    if (!bench_.homes.empty() && below(3) == 0) return change_home();
     const bool any = bench_.movable.empty() || below(8) == 0;
     const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
     if (from.empty()) return;
     const int32_t g = from[below(from.size())];
     set_lane(g, lane(g) == kStays ? some_lane() : kStays);
+  }
+
+  int32_t some_home() { return bench_.homes[below(bench_.homes.size())]; }
+  // Lets a group with a home elsewhere stay on the device, or move; or several that stand side by side.
+  void change_home() {
+    if (below(16) == 0) {  // Homes are used in time, or as far as the bytes allow.
+      const auto last = static_cast<int32_t>(lanes_.size()) - 1;
+      return set_lane(last, lane(last) == kStays ? int8_t{0} : kStays);
+    }
+    const int32_t one = some_home();
+    const int8_t fate = lane(one) == kStays ? int8_t{0} : kStays;
+    if (below(3) == 0) {  // in place of another one
+      for (int draw = 0; draw < kDraws; ++draw) {
+        const int32_t other = some_home();
+        if (lane(other) == lane(one)) continue;
+        set_lane(other, lane(one));
+        break;
+      }
+    }
+    set_lane(one, fate);
+    if (below(4) != 0) return;
+    const auto end = static_cast<int32_t>(lanes_.size());
+    for (int32_t g = one + 1; g < end && below(4) != 0; ++g) {
+      if (std::ranges::binary_search(by_position_, g)) set_lane(g, fate);
+    }
+  }
+  void send_home_away() {
+    for (int draw = 0; draw < kDraws; ++draw) {
+      const int32_t one = some_home();
+      if (lane(one) == kStays) return set_lane(one, 0);
+    }
   }
 
   void change_fate() {
@@ -188,6 +224,7 @@ class Moves {
       const auto& variants = changes_.first_variants[position];
       return ledger_.set_variant(position, variants[below(variants.size())]);
     }
+    if (!bench_.homes.empty() && below(3) == 0) return send_home_away();
     if (below(2) == 0) return give_up(position);
     const bool any = bench_.movable.empty() || below(8) == 0;
     const std::vector<int32_t>& from = any ? bench_.others : bench_.movable;
@@ -295,6 +332,7 @@ class Moves {
   ScheduleLedger ledger_;
   Flow flow_;
   std::vector<int8_t> lanes_;
+  std::vector<int32_t> by_position_;  // the homes that may stay, ascending
   FlowCost now_, next_;
   RunList runs_;
   std::vector<std::pair<int32_t, int8_t>> lane_log_;  // what lanes were before the proposal
@@ -313,6 +351,44 @@ std::vector<int32_t> movable_intervals(const ScheduleModel& model, bool with_ops
   return movable;
 }
 
+std::vector<int32_t> homes_that_may_stay(const ScheduleModel& model, const place::Homes& homes) {
+  struct Use {
+    int64_t fewer_copies = 0, first = 0;  // minus the copies, if it moves; and the first read
+    int32_t lane = 0;
+    auto operator<=>(const Use&) const = default;
+  };
+  std::vector<Use> uses(homes.groups());
+  const auto intervals = static_cast<int32_t>(model.intervals().size());
+  for (size_t g = 0; g < uses.size(); ++g) uses[g].lane = intervals + static_cast<int32_t>(g);
+  for (size_t p = model.plain().size(); p-- > 0;) {
+    const Run& run = model.plain()[p];
+    const auto& here = model.op_variant(model.op_variant_of(run.op, run.variant));
+    for (const auto& list : {model.reads(here), model.writes(here)}) {
+      for (const ValueIndex value : list) {
+        if (!homes.has(value)) continue;
+        Use& use = uses[homes.group(value)];
+        --use.fewer_copies;
+        use.first = static_cast<int64_t>(p);
+      }
+    }
+  }
+  std::ranges::sort(uses);
+  std::vector<int32_t> lanes;
+  for (const Use& use : uses) {
+    const bool is_used = use.fewer_copies < 0;
+    if (!is_used || !homes.may_stay(static_cast<size_t>(use.lane - intervals))) continue;
+    lanes.push_back(use.lane);
+  }
+  return lanes;
+}
+
+std::vector<int8_t> without_lanes(const Workbench& bench) {
+  std::vector<int8_t> lanes(bench.model.intervals().size(), kStays);
+  const size_t groups = bench.lane_times.homes().groups();
+  if (groups > 0) lanes.resize(lanes.size() + groups + 1, 0);
+  return lanes;
+}
+
 std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
   const ScheduleModel& model = bench.model;
   std::vector<int64_t> begins{0};  // by position, in the time of plain training
@@ -320,7 +396,7 @@ std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench) {
     begins.push_back(begins.back() +
                      model.op_variant(model.op_variant_of(run.op, run.variant)).time);
   }
-  std::vector<int8_t> lanes(model.intervals().size(), kStays);
+  std::vector<int8_t> lanes = without_lanes(bench);
   if (bench.lane_times.lanes().empty()) return lanes;
   const Lane& lane = bench.lane_times.lanes().front();
   const std::vector<Channel>& channels = bench.lane_times.machine().channels;
@@ -348,6 +424,40 @@ std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
   const std::optional<FlowCost> found = build(bench, fates, flow);
   if (!found) return std::nullopt;
   return Candidate{std::move(fates), cost_of(*found, bench.budget)};
+}
+
+void let_homes_stay(const Workbench& bench, const RunList& runs, std::vector<int8_t>& lanes,
+                    Flow& flow, const common::SearchControl& control) {
+  const auto cost_now = [&] {
+    return cost_of(flow.build(runs, lanes, bench.budget), bench.budget);
+  };
+  Cost cost = cost_now();
+  const auto try_at = [&](size_t position) {
+    const int8_t before = std::exchange(lanes[position], kStays);
+    const Cost changed = before == kStays ? cost : cost_now();
+    if (changed < cost) {
+      cost = changed;
+    } else {
+      lanes[position] = before;
+    }
+  };
+  for (const int32_t home : bench.homes) {
+    if (control.out_of_time()) return;
+    try_at(static_cast<size_t>(home));
+  }
+  try_at(lanes.size() - 1);  // What moves comes and leaves as the bytes allow.
+}
+
+Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
+                              const common::SearchControl& control) {
+  ScheduleLedger ledger(bench.model);
+  if (bench.homes.empty() || !ledger.assign(start.state.schedule)) return start;
+  RunList runs;
+  ledger.list(runs.op_variants, runs.positions);
+  Flow flow(bench.model, bench.lane_times);
+  let_homes_stay(bench, runs, start.state.lanes, flow, control);
+  start.cost = cost_of(flow.build(runs, start.state.lanes, bench.budget), bench.budget);
+  return start;
 }
 
 Candidate improve(const Workbench& bench, Candidate start, const Effort& effort) {

@@ -20,10 +20,10 @@ using place::FlowCost;
 using place::kStays;
 
 // Fates say what happens to each value of a graph. The schedule says what is kept and what is made
-// again, and each interval may have a lane for its gaps.
+// again, each interval may have a lane for its gaps, and what has a home elsewhere stays or moves.
 struct Fates {
   schedule::Schedule schedule;
-  std::vector<int8_t> lanes;  // by interval: a lane, or kStays
+  std::vector<int8_t> lanes;  // as a flow has them (place/flow.h)
 
   bool operator==(const Fates&) const = default;
 };
@@ -40,13 +40,30 @@ struct Workbench {
   std::vector<int32_t> others;   // the others, between whose ends there may be re-runs
   int64_t budget = 0;
   double price = 0;  // the time that a byte above the budget counts for, while a search goes on
+  // The groups that may stay, as positions in Fates::lanes. Those that are copied most often come first,
+  // because their bytes save most, and among these the ones that a step reads first, because nothing runs
+  // yet while they come.
+  std::vector<int32_t> homes = {};
 };
 
 // Lists the intervals of values with bytes that have ops between their ends, or those that have
 // none.
 std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model, bool with_ops);
 
-// Gives a lane to each interval of `movable` that lasts at least as long as its two copies
+// Lists the groups of homes that may stay (Workbench::homes).
+std::vector<int32_t> homes_that_may_stay(const schedule::ScheduleModel& model,
+                                         const place::Homes& homes);
+
+// Lets groups of homes stay, one after the other, where that makes the plan of these runs faster.
+void let_homes_stay(const Workbench& bench, const place::RunList& runs, std::vector<int8_t>& lanes,
+                    place::Flow& flow, const common::SearchControl& control);
+// Does so with the runs of a candidate.
+Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
+                              const common::SearchControl& control);
+
+// Returns the fates in which homes move, and nothing else does.
+std::vector<int8_t> without_lanes(const Workbench& bench);
+// Lets all homes move, and gives a lane to each interval of `movable` that lasts at least as long as its two copies
 // together, if at most half of the time of the copies is latency.
 std::vector<int8_t> lanes_for_long_gaps(const Workbench& bench);
 
