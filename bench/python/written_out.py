@@ -39,7 +39,7 @@ def usual_names() -> list[str]:
         for one in reprise.alternatives()
         if one.in_graph
         and one.exactness == "bitwise"
-        and one.name not in ("tiles", "perceptron-by-rows")
+        and one.name not in ("tiles", "perceptron-by-rows", "fused-regions")
     ]
 
 

@@ -37,6 +37,9 @@ def beyond_first_batch(first: int, inputs: int) -> str:
 def drop_between_steps(tensors: Sequence[Tensor]) -> None:
     """Lets go of tensors as soon as no step is under way on any thread."""
 
+def compile_regions_with(
+    function: Callable[[list[str]], list[tuple[str, str, list[int], str]]],
+) -> None: ...
 def name_places(inside: list[str]) -> None:
     """Lets messages name the user's innermost line outside these folders."""
 
@@ -185,6 +188,9 @@ class CapturedStep:
 
     def host_reads(self) -> list[str]:
         """Returns what the last outcome that ran reads on the host, in words."""
+
+    def refusals(self) -> list[str]:
+        """Returns what alternatives found in that outcome and do not offer, and why."""
 
     def synchronize(self, averages: bool) -> None:
         """Says whether the runs that follow average gradients over the process group."""

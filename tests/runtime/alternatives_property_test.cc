@@ -137,7 +137,7 @@ TEST_F(AlternativesProperty, LayersOfRandomShapes) {
   for (const AlternativeInfo& kind : alternatives()) {
     if (!kind.in_graph || kind.exactness != Exactness::kBitwise) continue;
     if (std::set<std::string>{"backward-by-result", "convolution-by-samples", "copied-part",
-                              "cross-entropy-from-logits", "late-gradient",
+                              "cross-entropy-from-logits", "fused-regions", "late-gradient",
                               "linear-cross-entropy-by-rows", "one-bit-mask", "perceptron-by-rows",
                               "small-indices", "tiles"}
             .contains(kind.name)) {

@@ -375,6 +375,9 @@ class CapturedStep {
   // Returns what this outcome reads on the host, in order: "True, a number that the step reads out
   // of a tensor at train.py:41".
   std::vector<std::string> host_reads() const;
+  // Returns what alternatives found in this outcome and do not offer, and why: "fused-regions:
+  // sigmoid+mul: result 1 of 1 has other bits, 24 times".
+  const std::vector<std::string>& refusals() const;
 
   CacheUse cache_use() const;
 

@@ -13,7 +13,10 @@ from .._step.modules import modules_of, with_optimizers
 from .captured_step import CapturedStep
 from .followed import FollowedStep
 from .keywords import refuse_astray
+from .regions import offer
 from .request import Request
+
+offer()
 
 
 def capture(
@@ -62,8 +65,8 @@ def capture(
             `follow` for 64.
         alternatives: The kinds of alternatives that the planner may use, by the names of
             `alternatives()` that are `in_graph`. None stands for all that leave the same bits, but
-            "tiles" and "perceptron-by-rows", and an empty list for none. A kind with the exactness
-            "rounding" or "approximate" is used only if it is named here.
+            "tiles", "perceptron-by-rows" and "fused-regions", and an empty list for none. A kind
+            with the exactness "rounding" or "approximate" is used only if it is named here.
         optimizer: An SGD, Adam, AdamW, Adagrad or RMSprop of `torch.optim` whose step becomes part
             of this one. It updates each parameter as soon as the gradient is complete and nothing
             in the step needs the parameter any more. The gradient is then freed: `.grad` is None

@@ -284,6 +284,7 @@ class CapturedStep(RecordedStep):
             steps=report.steps,
             lockstep_steps=report.compared,
             plan=None if plan is None else explain(self.profile(), plan, machine=self.machine()),
+            refused=tuple(self._native.refusals()),
         )
 
     def _input_constants(self) -> int:

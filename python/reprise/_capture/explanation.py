@@ -38,6 +38,8 @@ class StepExplanation:
         steps: The number of calls so far.
         lockstep_steps: The number of calls so far that lockstep compared with the function.
         plan: The explanation of the plan in force, or None if nothing is planned.
+        refused: What alternatives found in the step and do not offer to the planner, with the
+            reason: fused regions whose compiled kernel has other bits, for example.
     """
 
     compared: dict[str, tuple[str, ...]]
@@ -50,6 +52,7 @@ class StepExplanation:
     steps: int
     lockstep_steps: int
     plan: Explanation | None = None
+    refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = ["compared before each call:"]
@@ -59,6 +62,7 @@ class StepExplanation:
         finder = "nothing" if self.lockstep == "never" else "lockstep"
         lines += _listed(f"not compared; {finder} finds a change", self.unwatched)
         lines += _listed("may change (unguarded)", self.unguarded)
+        lines += _listed("not offered to the planner", self.refused)
         lines.append(
             f'lockstep "{self.lockstep}": {self.lockstep_steps} of {self.steps} calls were '
             "compared with the function"
@@ -83,6 +87,7 @@ class StepExplanation:
         rows += [("not compared", text) for text in self.unwatched]
         rows += [("may change (unguarded)", name) for name in self.unguarded]
         calls = f'"{self.lockstep}": {self.lockstep_steps} of {self.steps} calls were compared'
+        rows += [("not offered to the planner", text) for text in self.refused]
         return [*rows, ("lockstep", calls)]
 
     def notes(self) -> ReportNotes:

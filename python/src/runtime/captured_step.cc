@@ -217,6 +217,7 @@ class CapturedStep {
   std::vector<int64_t> outcomes() const { return step_->outcomes(); }
   std::vector<std::string> guards() const { return step_->guards(); }
   std::vector<Text> host_reads() const { return step_->host_reads(); }
+  std::vector<Text> refusals() const { return step_->refusals(); }
   int64_t overhead_count() const { return step_->overhead_count(); }
   bool comparing() const { return step_ && step_->comparing(); }
   void synchronize(bool averages) { step_->synchronize(averages); }
@@ -334,6 +335,7 @@ void bind_captured_step(py::module_& m) {
       .def("outcomes", &CapturedStep::outcomes)
       .def("guards", &CapturedStep::guards)
       .def("host_reads", &CapturedStep::host_reads)
+      .def("refusals", &CapturedStep::refusals)
       .def("overhead_count", &CapturedStep::overhead_count)
       .def("comparing", &CapturedStep::comparing)
       .def("synchronize", &CapturedStep::synchronize, py::arg("averages"))

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "arguments.h"
@@ -22,6 +23,7 @@
 #include "reprise/runtime/allocator.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/process_group.h"
+#include "reprise/runtime/region_compiler.h"
 #include "reprise/runtime/shared_peak.h"
 #include "reversible.h"
 #include "saved.h"
@@ -71,6 +73,20 @@ void obey_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+// The function returns a tuple for each description: library, symbol, scratch and refusal.
+void compile_regions_with(const py::function& function) {
+  using Compiled = std::tuple<Text, Text, std::vector<int64_t>, Text>;
+  rt::compile_regions_with([function](const std::vector<Text>& descriptions) {
+    const py::gil_scoped_acquire gil;
+    std::vector<rt::CompiledRegion> all;
+    for (auto& [library, symbol, scratch, refusal] :
+         function(descriptions).cast<std::vector<Compiled>>()) {
+      all.push_back({library, symbol, scratch, refusal});
+    }
+    return all;
+  });
+}
+
 void name_places(const std::vector<Text>& inside) {
   rt::find_sources_with([inside] { return place_in_python(inside); });
 }
@@ -94,6 +110,7 @@ PYBIND11_MODULE(_runtime, m) {
       },
       py::arg("first"), py::arg("inputs"));
   m.def("name_places", &name_places, py::arg("inside"));
+  m.def("compile_regions_with", &compile_regions_with, py::arg("function"));
   py::class_<Watched>(m, "Watched")
       .def(py::init<>())
       .def("add", &Watched::add, py::arg("dicts"), py::arg("objects"), py::arg("tensors"))

@@ -6,9 +6,10 @@
 namespace reprise::runtime::internal::graph {
 
 // A CaptureTime is what one capture may spend. A capture of a step of more than 100 ms takes about
-// eight steps of plain training, and any other capture up to two seconds. Parts of these are left for
-// what is not measured: the recording is rewritten and lowered. A followed step is captured between
-// two steps of the training, in less time, and in least time where steps of other shapes are known.
+// eight steps of plain training, and any other capture up to two seconds. A part of these is left
+// for lowering the recording. The time in which alternatives are found is spent beside them,
+// because kernels may have to be compiled. A followed step is captured between two steps of the
+// training, in less time, and in least time where steps of other shapes are known.
 struct CaptureTime {
   Nanos begun = {};  // on the wall clock, when the capture began
   Nanos step = {};   // of one run of the step, as far as it is known

@@ -307,6 +307,11 @@ std::vector<std::string> CapturedStep::host_reads() const {
   return texts;
 }
 
+const std::vector<std::string>& CapturedStep::refusals() const {
+  require_recording(*state_);
+  return state_->captured().program.step.refusals;
+}
+
 const std::vector<std::string>& CapturedStep::differences() const { return state_->differences; }
 
 bool CapturedStep::comparing() const { return state_->comparing; }

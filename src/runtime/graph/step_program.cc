@@ -193,9 +193,12 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
   if (buckets.sharded) updater->shard(updates_of(buckets, ranks->rank()));
   const auto sharers =
       options.share_work.empty() ? nullptr : std::make_shared<const SharingRanks>(ranks);
+  const Nanos begun = wall_clock();
   RewrittenStep rewritten =
       find_alternatives(std::move(recording), std::move(works), std::move(updates), buckets,
                         options.alternatives, sharers);
+  CaptureTime left = most;
+  left.begun += wall_clock() - begun;
   auto averager = options.group.empty() ? nullptr : std::make_shared<Averager>(ranks);
   add_buckets(rewritten, std::move(buckets), averager, updater);
 
@@ -208,7 +211,7 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
     if (!one->estimated) of_other_shapes.push_back({&one->step.works, &one->costs});
   }
   const auto estimate = estimate_costs(rewritten.works, of_other_shapes);
-  Measured measured = measured_step(rewritten, sample, options, std::move(cache), most, within,
+  Measured measured = measured_step(rewritten, sample, options, std::move(cache), left, within,
                                     ranks ? ranks->rank() : 0, estimate);
   Machine devices;
   if (!options.other_devices.empty()) {

@@ -74,6 +74,7 @@ struct RewrittenStep {
   Alternatives alternatives;
   step::Buckets buckets = {};  // their works and values are behind all others
   std::vector<std::shared_ptr<CodecUse>> codecs = {};  // of values that wait in few bits
+  std::vector<std::string> refusals = {};  // what a row found and does not offer, and why
   // The devices that operations may run on, the recording's first; empty if it is the only one.
   std::vector<c10::Device> devices = {};
 };
@@ -116,6 +117,8 @@ class Rewriter {
   const step::Work& work(int32_t index) const { return works_.all[index]; }
   void add(CallVariant variant) { found_.variants.push_back(std::move(variant)); }
   void add(std::shared_ptr<CodecUse> use) { codecs_.push_back(std::move(use)); }
+  // Notes what a row found and does not offer, and why. People read it.
+  void refuse(std::string what) { refusals_.push_back(std::move(what)); }
   // Adds a realization R. If an earlier realization stands for the calls of R and for more, R is
   // widened: it then stands for the others, too, and runs them as they are. Each earlier
   // realization of the same calls that changes other calls is combined with R, and the combination
@@ -151,6 +154,7 @@ class Rewriter {
   std::vector<int32_t> stands_for_;            // by call: the first realization; -1: none
   Alternatives found_;
   std::vector<std::shared_ptr<CodecUse>> codecs_;
+  std::vector<std::string> refusals_;
 };
 
 // Finds all alternatives that the options ask for, row by row. Returns the step with them, and with
@@ -176,6 +180,7 @@ step::Kernel kernel_of(const c10::OperatorHandle& op);
 void in_place(Rewriter& rewriter);
 void perceptron_by_rows(Rewriter& rewriter);
 void shared_rows(Rewriter& rewriter);
+void fused_regions(Rewriter& rewriter);
 void tiles(Rewriter& rewriter);
 void forward_ad(Rewriter& rewriter);
 void compressed_8(Rewriter& rewriter);

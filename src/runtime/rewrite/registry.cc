@@ -48,6 +48,11 @@ constexpr std::array kRows = {
         "lets element-wise ops and soft-max write over an operand that is not needed any more",
         in_place},
     // These rows come before the rows that vary a single call of a group.
+    Row{"fused-regions",
+        "runs connected groups of element-wise ops as one compiled kernel, forward and backward, "
+        "if "
+        "it has their bits; used only if it is named, and only with a compiler",
+        fused_regions, Exactness::kBitwise, /*in_chain=*/false, /*on_request=*/true},
     Row{"tiles",
         "runs connected groups of element-wise ops tile by tile, forward and backward, and makes "
         "what the backward reads again in its tile; used only if it is named",

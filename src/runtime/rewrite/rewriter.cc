@@ -58,7 +58,8 @@ RewrittenStep Rewriter::take() {
           .works = std::move(works_),
           .updates = std::move(updates_),
           .alternatives = std::move(found_),
-          .codecs = std::move(codecs_)};
+          .codecs = std::move(codecs_),
+          .refusals = std::move(refusals_)};
 }
 
 int32_t Rewriter::last_forward_use(int32_t value, int32_t c) const {

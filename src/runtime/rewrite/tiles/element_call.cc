@@ -58,15 +58,6 @@ int64_t elements_of(const Geometry& geometry) {
                          std::multiplies<>());
 }
 
-// Returns the operator of which an operator that writes over its first operand is a form: "add" of
-// "add_".
-std::optional<c10::OperatorHandle> functional(const c10::OperatorHandle& op) {
-  const c10::OperatorName& name = op.operator_name();
-  if (name.name.back() != '_') return op;
-  return c10::Dispatcher::singleton().findSchema(
-      {name.name.substr(0, name.name.size() - 1), name.overload_name});
-}
-
 Argument number(const c10::Scalar& scalar) {
   const auto type = scalar.isFloatingPoint() ? at::kDouble
                     : scalar.isBoolean()     ? at::kBool
@@ -79,6 +70,18 @@ bool is_plain(const Geometry& geometry) { return !geometry.conjugate && !geometr
 bool is_real(at::ScalarType type) { return at::isFloatingType(type) || type == at::kBool; }
 
 }  // namespace
+
+std::optional<c10::OperatorHandle> functional(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  if (name.name.back() != '_') return op;
+  return c10::Dispatcher::singleton().findSchema(
+      {name.name.substr(0, name.name.size() - 1), name.overload_name});
+}
+
+bool is_element_wise(const Call& call, const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::pointwise) || call.op.hasTag(at::Tag::pointwise) ||
+         contains(kUntagged, op.operator_name().name);
+}
 
 std::string ElementCall::name() const {
   const std::string& full = op->operator_name().name;
@@ -131,11 +134,8 @@ std::optional<c10::OperatorHandle> ElementCalls::writing_overload(
 bool ElementCalls::find_operator(const Call& call, ElementCall& found) {
   const auto op = functional(call.op);
   if (!op) return false;
+  if (!is_element_wise(call, *op)) return false;
   const std::string& name = op->operator_name().name;
-  if (!op->hasTag(at::Tag::pointwise) && !call.op.hasTag(at::Tag::pointwise) &&
-      !contains(kUntagged, name)) {
-    return false;
-  }
   auto& dispatcher = c10::Dispatcher::singleton();
   found.arguments = call.arguments;
   if (name == "aten::_to_copy" || name == "aten::clone") {
@@ -225,21 +225,19 @@ bool ElementCalls::find_space(ElementCall& found) const {
   return flat || found.rounds_once;
 }
 
-std::optional<ElementCall> ElementCalls::at(int32_t c) {
-  const Call& call = recording_.calls[c];
+std::optional<TensorRef> single_result(const Recording& recording, int32_t c) {
+  const Call& call = recording.calls[c];
   if (call.random || !call.effects.empty() || call.outputs.size() != 1 ||
       call.outputs[0].size() != 1) {
     return std::nullopt;
   }
   const TensorRef& result = call.outputs[0][0];
-  if (!covers_storage(result, recording_) || !is_plain(result.geometry) ||
+  if (!covers_storage(result, recording) || !is_plain(result.geometry) ||
       !is_real(result.geometry.dtype)) {
     return std::nullopt;
   }
-  const StepValue& value = recording_.values[result.index];
+  const StepValue& value = recording.values[result.index];
   if (value.maker != c) return std::nullopt;
-  ElementCall found{.call = c, .result = result};
-  if (!find_operator(call, found)) return std::nullopt;
   // The call writes over its first operand, and over all of its memory.
   if (value.previous >= 0) {
     const Argument& first = call.arguments[0];
@@ -251,11 +249,20 @@ std::optional<ElementCall> ElementCalls::at(int32_t c) {
   } else if (call.op.operator_name().name.back() == '_') {
     return std::nullopt;
   }
+  return result;
+}
+
+std::optional<ElementCall> ElementCalls::at(int32_t c) {
+  const Call& call = recording_.calls[c];
+  const std::optional<TensorRef> result = single_result(recording_, c);
+  if (!result) return std::nullopt;
+  ElementCall found{.call = c, .result = *result};
+  if (!find_operator(call, found)) return std::nullopt;
   found.rounds_once = rounds_once(found);
   if (!find_space(found)) return std::nullopt;
 
   std::ostringstream kind;
-  kind << call.name() << ' ' << c10::toString(result.geometry.dtype) << ' '
+  kind << call.name() << ' ' << c10::toString(result->geometry.dtype) << ' '
        << ends_with_one(found.elements);
   bool has_type = false;
   for (size_t a = 0; a < found.arguments.size(); ++a) {

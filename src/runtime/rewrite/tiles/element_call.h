@@ -72,6 +72,17 @@ class ElementCalls {
   std::map<std::string, bool> passed_;                         // the trials, by kind of call
 };
 
+// Returns the operator of which an operator that writes over its first operand is a form: "add" of
+// "add_". An operator without such an operand is its own.
+std::optional<c10::OperatorHandle> functional(const c10::OperatorHandle& op);
+// Returns whether the call computes each element of its result from the elements of its operands at
+// the same place. `op` is its functional operator.
+bool is_element_wise(const step::Call& call, const c10::OperatorHandle& op);
+// Returns the single result of a call, if it is a tensor of real numbers that fills memory which
+// the call makes, or its first operand, over which it writes. Returns nothing for other calls, for
+// those that draw random numbers, and for those that write to something else.
+std::optional<step::TensorRef> single_result(const step::Recording& recording, int32_t call);
+
 // Returns the product of a gradient and a derivative of the same geometry, as a call of no
 // recording.
 ElementCall product_of(const step::TensorRef& a, const step::TensorRef& b,

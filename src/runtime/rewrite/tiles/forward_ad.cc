@@ -293,7 +293,7 @@ Derivative derivative_of(Rewriter& rewriter, const TileGroups& groups, const Til
 }
 
 void forward_ad(Rewriter& rewriter) {
-  const TileGroups groups(rewriter);
+  const TileGroups groups(rewriter, rules_of_tiles(rewriter.recording()));
   for (const TileChoice& choice : groups.choices()) {
     const Derivative derivative = derivative_of(rewriter, groups, choice);
     if (derivative.refusal.empty()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -39,9 +40,19 @@ std::vector<int32_t> TileChoice::calls() const {
   return all;
 }
 
-TileGroups::TileGroups(const Rewriter& rewriter)
+GroupRules rules_of_tiles(const step::Recording& recording) {
+  auto element_calls = std::make_shared<ElementCalls>(recording);
+  return {.find = [element_calls](int32_t call) -> std::optional<ElementCall> {
+    std::optional<ElementCall> found = element_calls->at(call);
+    if (found && tile_of(found->elements, found->unit) == 0) return std::nullopt;
+    return found;
+  }};
+}
+
+TileGroups::TileGroups(const Rewriter& rewriter, GroupRules rules)
     : rewriter_(rewriter),
       recording_(rewriter.recording()),
+      rules_(std::move(rules)),
       element_calls_(recording_.calls.size()),
       overwritten_by_(recording_.values.size(), static_cast<int32_t>(recording_.calls.size())),
       group_of_(recording_.calls.size(), -1) {
@@ -49,12 +60,10 @@ TileGroups::TileGroups(const Rewriter& rewriter)
   for (const StepValue& value : recording_.values) {
     if (value.previous >= 0) overwritten_by_[value.previous] = value.maker;
   }
-  ElementCalls element_calls(recording_);
   for (size_t c = 0; c < recording_.calls.size(); ++c) {
     const auto call = static_cast<int32_t>(c);
-    std::optional<ElementCall> found = element_calls.at(call);
+    std::optional<ElementCall> found = rules_.find(call);
     if (!found || rewriter.reads_written(rewriter.work(call)) ||
-        tile_of(found->elements, found->unit) == 0 ||
         !rewriter.is_worthwhile(recording_.values[found->result.index].bytes)) {
       continue;
     }
@@ -72,7 +81,8 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
   auto wanted = static_cast<int32_t>(recording_.calls.size());  // the first one that needs it done
   for (const int32_t c : calls) {
     const ElementCall& call = element_call(c);
-    if (recording_.calls[c].phase != group.phase || call.elements != group.elements) {
+    if (recording_.calls[c].phase != group.phase ||
+        (rules_.in_tiles && call.elements != group.elements)) {
       return std::nullopt;
     }
     group.unit = std::lcm(group.unit, call.unit);
@@ -82,7 +92,8 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
       const int32_t maker = recording_.values[ref.index].maker;
       if (contains(calls, maker)) {
         // A value that lies in a tile can be read in its own order only.
-        in_order = in_order && call.is_whole(a) && ref.geometry.offset == 0 &&
+        in_order = in_order &&
+                   (!rules_.in_tiles || (call.is_whole(a) && ref.geometry.offset == 0)) &&
                    ref.geometry.dtype == element_call(maker).result.geometry.dtype;
         return;
       }
@@ -98,7 +109,7 @@ std::optional<TileGroup> TileGroups::together(std::vector<int32_t> calls) const 
   }
   group.after = std::min(calls.back(), wanted - 1);
   if (group.after < std::max(ready, 0) || recording_.calls[group.after].phase != group.phase ||
-      tile_of(group.elements, group.unit) == 0) {
+      (rules_.in_tiles && tile_of(group.elements, group.unit) == 0)) {
     return std::nullopt;
   }
   group.calls = std::move(calls);
@@ -167,7 +178,9 @@ std::vector<TileChoice> TileGroups::choices() const {
         const bool is_forward = recording_.calls[reader].phase == Phase::kForward;
         if (is_forward) escapes = escapes || !contains(groups_[g].calls, reader);
         const int32_t other = group_of_[reader];
-        if (!is_forward && other >= 0 && groups_[other].elements == groups_[g].elements) {
+        const bool fits =
+            !rules_.in_tiles || (other >= 0 && groups_[other].elements == groups_[g].elements);
+        if (!is_forward && other >= 0 && fits) {
           in_backward.push_back(other);
         }
       }

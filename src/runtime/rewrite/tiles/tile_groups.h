@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -10,12 +11,11 @@
 
 namespace reprise::runtime::internal::rewrite {
 
-// A TileGroup is a connected group of element-wise calls of one phase over the same elements, which
-// can run together behind the call `after`: by then everything that the group reads from outside
-// is made and not yet written over, and nothing outside has read yet what the group makes. A
-// reduction, a random draw, a look at a value in another order, and an early reader outside
-// therefore end a group. `after` may lie before the first call of the group, if that writes over
-// its operand.
+// A TileGroup is a connected group of element-wise calls of one phase, which can run together
+// behind the call `after`: by then everything that the group reads from outside is made and not yet
+// written over, and nothing outside has read yet what the group makes. A reduction, a random draw,
+// and an early reader outside therefore end a group. So does what the rules of the group say.
+// `after` may lie before the first call of the group, if that writes over its operand.
 struct TileGroup {
   Phase phase = Phase::kForward;
   int64_t elements = 0;
@@ -32,9 +32,22 @@ struct TileChoice {
   std::vector<int32_t> calls() const;  // in order
 };
 
+// GroupRules say which calls may be in a group.
+struct GroupRules {
+  // Returns the call at a position of the recording; nothing if no group may have it.
+  std::function<std::optional<ElementCall>(int32_t)> find;
+  // Whether a group is run in tiles. All its calls are then over the same elements, and a value of
+  // the group is read in its own order. Otherwise a call may read a part of a value, and in any
+  // order.
+  bool in_tiles = true;
+};
+
+// Returns the rules of groups that run in tiles.
+GroupRules rules_of_tiles(const step::Recording& recording);
+
 class TileGroups {
  public:
-  explicit TileGroups(const Rewriter& rewriter);
+  TileGroups(const Rewriter& rewriter, GroupRules rules);
 
   // Returns all choices in which some group has two calls or more. Their values are worth the
   // planner's time (Rewriter::is_worthwhile).
@@ -53,6 +66,7 @@ class TileGroups {
 
   const Rewriter& rewriter_;
   const step::Recording& recording_;
+  const GroupRules rules_;
   std::vector<std::optional<ElementCall>> element_calls_;  // by call
   std::vector<int32_t> overwritten_by_;                    // by value
   std::vector<int32_t> group_of_;                          // by call; -1: none

@@ -40,9 +40,10 @@ class PieceMaker {
   CallRealization::Piece piece_of(size_t p) {
     const TilePiece& piece = pieces_[p];
     TileProgram program = compile(piece.source);
-    const std::string title = fmt::format("{}({})", piece.name, operators_of(program));
+    const std::string name = piece.name.empty() ? "tiles" : piece.name;
+    const std::string title = fmt::format("{}({})", name, operators_of(program));
     CallRealization::Piece made{title, piece.after, {}, {"default"}};
-    Work fresh = work_of(program, piece.source.outputs, piece.name);
+    Work fresh = work_of(program, piece.source.outputs, name);
     bool over = false;
     std::vector<size_t> taken;
     for (size_t output = 0; output < program.outputs.size(); ++output) {
@@ -59,7 +60,7 @@ class PieceMaker {
     made.works.push_back(rewriter_.add_work(std::move(fresh)));
     if (over) {
       made.works.push_back(
-          rewriter_.add_work(work_of(program, piece.source.outputs, piece.name + " in place")));
+          rewriter_.add_work(work_of(program, piece.source.outputs, name + " in place")));
       made.names.emplace_back(alternative_, "in-place");
     }
     return made;

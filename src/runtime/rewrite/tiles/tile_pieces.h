@@ -14,7 +14,7 @@ namespace reprise::runtime::internal::rewrite {
 
 // A TilePiece is one op of a realization: calls that run in tiles.
 struct TilePiece {
-  std::string name = {};  // "tiles", "rebuild"
+  std::string name = {};  // "rebuild"; empty: that of the way in which it runs, such as "tiles"
   int32_t after = -1;     // the call that it follows
   TileSource source = {};
 };
