@@ -314,7 +314,7 @@ class Exhaustive {
     const std::vector<char> still = needed(label.state.ran);
     for (size_t v = 0; v < still.size(); ++v) {
       const Both<char> there{label.state.status[0][v], label.state.status[1][v]};
-      if (still[v] || there[0] == kComing || there[1] == kComing) continue;
+      if (still[v] || at_home(v, 0) || there[0] == kComing || there[1] == kComing) continue;
       for (int m = 0; m < kMemories; ++m) {
         if (there[m] == kAbsent || at_home(v, m)) continue;
         if (label.times.left[m][v] > label.times.clock[waiting(m)]) continue;

@@ -28,29 +28,29 @@ class Random {
   std::mt19937_64 draws_;
 };
 
-// A Cost orders plans in the making: fewer bytes above what memories hold, then less time, then
+// A PlanCost orders plans in the making: fewer bytes above what memories hold, then less time, then
 // fewer runs.
-struct Cost {
+struct PlanCost {
   int64_t excess = 0;  // bytes
   int64_t time = 0;    // nanoseconds
   int64_t runs = 0;    // where they are counted
 
   bool fits() const { return excess == 0; }
-  auto operator<=>(const Cost&) const = default;
+  auto operator<=>(const PlanCost&) const = default;
 };
 
 // A Candidate is what a plan is made from, with what the plan costs.
 template <class State>
 struct Candidate {
   State state;
-  Cost cost;
+  PlanCost cost;
 
   bool operator<(const Candidate& other) const { return cost < other.cost; }
 };
 
-// An Effort limits a walk. If the evaluations are done before the time is, equal arguments give
+// WalkLimits end a walk. If the evaluations are done before the time is, equal arguments give
 // equal results.
-struct Effort {
+struct WalkLimits {
   int64_t evaluations = 0;        // plans to build
   double tolerance = 0;           // at first, in units of the walk; at last it is zero
   int64_t floor = 0;              // a time that no plan beats: the walk ends there
@@ -67,7 +67,7 @@ struct Effort {
 //   double unit()                      of the tolerance: a change may cost so much more, in time
 //   double price()                     the time that a byte above the budget counts for
 //   bool propose()                     changes the plan; false if it is as it was
-//   std::optional<Cost> judge(limit)   of the changed plan; nothing if it is no plan, or takes
+//   std::optional<PlanCost> judge(limit)   of the changed plan; nothing if it is no plan, or takes
 //                                      longer than the limit
 //   void keep()                        stays at the changed plan
 //   void undo()                        goes back to the plan before the change
@@ -76,27 +76,27 @@ struct Effort {
 // The clock sets the tolerance only where it is ahead of the evaluations by a share of the time. So
 // a walk that ends before its time does not depend on it.
 template <class Moves, class State>
-Candidate<State> anneal(Moves& moves, Candidate<State> best, const Effort& effort) {
+Candidate<State> anneal(Moves& moves, Candidate<State> best, const WalkLimits& limits) {
   constexpr double kHeadStart = 0.1;
-  const double price = moves.price(), tolerance = effort.tolerance * moves.unit();
-  const auto worth = [&](const Cost& cost) {
+  const double price = moves.price(), tolerance = limits.tolerance * moves.unit();
+  const auto worth = [&](const PlanCost& cost) {
     return static_cast<double>(cost.time) + price * static_cast<double>(cost.excess);
   };
   const auto begin = std::chrono::steady_clock::now();
-  const auto evaluations = static_cast<double>(effort.evaluations);
+  const auto evaluations = static_cast<double>(limits.evaluations);
   double clock = 0;
-  Cost cost = best.cost;
-  for (int64_t e = 0; e < effort.evaluations; ++e) {
-    if (best.cost.fits() && best.cost.time <= effort.floor) break;
+  PlanCost cost = best.cost;
+  for (int64_t e = 0; e < limits.evaluations; ++e) {
+    if (best.cost.fits() && best.cost.time <= limits.floor) break;
     if (e % Moves::kBetweenLooks == 0) {
-      if (effort.control.out_of_time()) break;
-      effort.report();
-      clock = (effort.control.share_over(begin) - kHeadStart) / (1 - kHeadStart);
+      if (limits.control.out_of_time()) break;
+      limits.report();
+      clock = (limits.control.share_over(begin) - kHeadStart) / (1 - kHeadStart);
     }
     if (!moves.propose()) continue;
     const double left = 1 - std::max(clock, static_cast<double>(e) / evaluations);
     const double limit = worth(cost) + tolerance * left * left;
-    const std::optional<Cost> changed =
+    const std::optional<PlanCost> changed =
         moves.judge(static_cast<int64_t>(std::min(limit, 9e18)));
     if (!changed || worth(*changed) > limit) {
       moves.undo();

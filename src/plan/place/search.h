@@ -42,7 +42,7 @@ template <class State>
 class Search {
  public:
   using Candidate = place::Candidate<State>;
-  using Improve = std::function<Candidate(Candidate, const Effort&)>;
+  using Improve = std::function<Candidate(Candidate, const WalkLimits&)>;
 
   // All references must outlive the search. `improve` is called on several threads if the rules
   // say so.
@@ -86,7 +86,7 @@ class Search {
     keep_best(pool_.size());
     for (size_t round = 0, idle = 0; round < rules.most_rounds; ++round) {
       if (idle >= patience(rules) || done(rules.floor)) return;
-      const Cost before = pool_.front().cost;
+      const PlanCost before = pool_.front().cost;
       std::vector<Candidate> some = finalists(rules.finalists);
       if (round % 2 == 1) some.push_back(starts[round / 2 % starts.size()]);
       const double tolerance = rules.tolerances[round % rules.tolerances.size()];
@@ -118,7 +118,7 @@ class Search {
         {count}, static_cast<int>(threads),
         [&](int thread, size_t c) {
           const auto left = static_cast<double>(turns - c / threads);
-          const Effort effort{
+          const WalkLimits limits{
               .evaluations =
                   static_cast<int64_t>(turn.evaluations * static_cast<double>(rules.evaluations) /
                                        static_cast<double>(count)),
@@ -130,7 +130,7 @@ class Search {
               .report = [&, thread] {
                 if (thread == 0) control_.report(-1);
               }};
-          candidates[c] = improve_(std::move(candidates[c]), effort);
+          candidates[c] = improve_(std::move(candidates[c]), limits);
         },
         [](size_t) { return true; });
     for (const Candidate& candidate : candidates) consider(candidate);
@@ -152,7 +152,7 @@ class Search {
     return far ? rules.far_patience : rules.patience;
   }
 
-  static bool gains(const Cost& before, const Cost& after, int64_t gain) {
+  static bool gains(const PlanCost& before, const PlanCost& after, int64_t gain) {
     if (before.excess != after.excess) return after.excess < before.excess;
     return before.time - after.time > before.time / gain;
   }

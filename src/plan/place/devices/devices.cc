@@ -80,8 +80,8 @@ class Devices {
       : problem_(problem),
         control_(problem.options, "devices"),
         ground_(problem.graph, problem.options.machine, problem.goal().count()),
-        search_(control_, [this](Candidate start, const place::Effort& effort) {
-          return improve(ground_, price(), std::move(start), effort);
+        search_(control_, [this](Candidate start, const place::WalkLimits& limits) {
+          return improve(ground_, price(), std::move(start), limits);
         }) {}
 
   Answer run() {

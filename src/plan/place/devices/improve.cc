@@ -8,7 +8,7 @@
 
 namespace reprise::internal::devices {
 
-using place::Cost;
+using place::PlanCost;
 using place::Random;
 
 namespace {
@@ -36,7 +36,7 @@ class Moves {
 
   // Sorts the runs of the best plan so far by their ends. A copy that stands earlier may begin
   // earlier.
-  std::optional<Cost> judge(int64_t /*limit*/) {
+  std::optional<PlanCost> judge(int64_t /*limit*/) {
     next_ = evaluate(ground_, std::move(runs_), late_);
     if (!next_) return std::nullopt;
     if (next_->cost < best_) {
@@ -169,7 +169,7 @@ class Moves {
   const double price_;
   Random random_;
   Candidate now_;
-  Cost best_;
+  PlanCost best_;
   Sequence runs_;  // the changed ones
   bool late_ = false;
   std::optional<Candidate> next_;
@@ -178,10 +178,10 @@ class Moves {
 }  // namespace
 
 Candidate improve(const Ground& ground, double price, Candidate start,
-                  const place::Effort& effort) {
+                  const place::WalkLimits& limits) {
   if (start.state.runs.empty()) return start;
-  Moves moves(ground, price, start, effort.seed);
-  return place::anneal(moves, std::move(start), effort);
+  Moves moves(ground, price, start, limits.seed);
+  return place::anneal(moves, std::move(start), limits);
 }
 
 }  // namespace reprise::internal::devices

@@ -12,6 +12,6 @@ namespace reprise::internal::devices {
 // two runs exchange their devices; a forward op runs again before one of its readers; a re-run is
 // left out; a run stands elsewhere; all runs are ordered by their ends. Every change is laid out
 // and simulated, with late frees or without.
-Candidate improve(const Ground& ground, double price, Candidate start, const place::Effort& effort);
+Candidate improve(const Ground& ground, double price, Candidate start, const place::WalkLimits& limits);
 
 }  // namespace reprise::internal::devices

@@ -96,8 +96,8 @@ class Levels {
                movable_intervals(model_, false),
                problem.goal().count(),
                0},
-        search_(control_, [this](Candidate start, const Effort& effort) {
-          return improve(bench_, std::move(start), effort);
+        search_(control_, [this](Candidate start, const WalkLimits& limits) {
+          return improve(bench_, std::move(start), limits);
         }) {
     const double rerun = std::max(1.0, changes_.total_rerun_time);
     const auto peak = static_cast<double>(std::max<int64_t>(1, problem.baseline.peak.count()));
@@ -162,14 +162,10 @@ class Levels {
       list.op_variants.push_back(model_.op_variant_of(run.op, run.variant));
     }
     list.positions.assign(runs.size(), 0);  // No interval has a lane.
-    Workbench bench = bench_;
     const Bytes peak = simulate(seen(), with_frees(seen(), runs)).peak;
-    if (peak > problem_.goal()) bench.budget = problem_.budget.count();
-    std::vector<int8_t> lanes = without_lanes(bench);
+    const Bytes goal = peak <= problem_.goal() ? problem_.goal() : problem_.budget;
     Flow flow(model_, lane_times_);
-    flow.build(list, lanes, bench.budget);
-    let_homes_stay(bench, list, lanes, flow, control_);
-    alone.cost = flow.build(list, lanes, bench.budget);
+    alone.cost = flow.build(list, without_lanes(bench_), goal.count());
     alone.answer.runs.clear();
     alone.answer.actions = flow.actions();
     return alone;
@@ -249,7 +245,7 @@ class Levels {
     return {.evaluations = evaluations(),
             .floor = bound_.time.count(),
             .patience = 3,
-            .far_patience = bench_.movable.size() > kSmall ? size_t{9} : size_t{3},
+            .far_patience = bench_.movable.size() > kSmall && !homes_ ? size_t{9} : size_t{3},
             .gain = 5'000,
             .tolerances = {0.6, 2.4, 1.2, 4.8},
             .threads = threads_};

@@ -8,7 +8,7 @@
 
 namespace reprise::internal::graph_levels {
 
-using place::Cost;
+using place::PlanCost;
 using place::Flow;
 using place::Lane;
 using place::Random;
@@ -28,7 +28,7 @@ constexpr size_t kMostRow = 64;  // ops that are treated alike at once
 // Shares of proposals.
 constexpr double kRows = 0.1, kOps = 0.15, kSecond = 0.3;
 
-Cost cost_of(const FlowCost& flow, int64_t budget) {
+PlanCost cost_of(const FlowCost& flow, int64_t budget) {
   return {std::max<int64_t>(0, flow.peak - budget), flow.time};
 }
 
@@ -37,18 +37,15 @@ class Moves {
  public:
   static constexpr int64_t kBetweenLooks = 16;
 
-  Moves(const Workbench& bench, const Fates& start, const Effort& effort)
+  Moves(const Workbench& bench, const Fates& start, const WalkLimits& limits)
       : bench_(bench),
         model_(bench.model),
         changes_(bench.changes),
-        again_(effort.again),
-        random_(effort.seed),
+        again_(limits.again),
+        random_(limits.seed),
         ledger_(bench.model),
         flow_(bench.model, bench.lane_times),
-        lanes_(start.lanes),
-        by_position_(bench.homes) {
-    std::ranges::sort(by_position_);
-  }
+        lanes_(start.lanes) {}
 
   bool start(const Fates& fates) {
     if (!ledger_.assign(fates.schedule)) return false;
@@ -70,7 +67,7 @@ class Moves {
     return ledger_.changed() || !lane_log_.empty();
   }
 
-  std::optional<Cost> judge(int64_t limit) {
+  std::optional<PlanCost> judge(int64_t limit) {
     if (ledger_.changed() && !ledger_.apply_changes(limit)) return std::nullopt;
     ledger_.list(runs_.op_variants, runs_.positions);
     next_ = flow_.build(runs_, lanes_, bench_.budget, limit);
@@ -151,7 +148,7 @@ class Moves {
   }
 
   int32_t some_home() { return bench_.homes[below(bench_.homes.size())]; }
-  // Lets a group with a home elsewhere stay on the device, or move; or several that stand side by side.
+  // Lets a group with a home elsewhere stay on the device, or move.
   void change_home() {
     if (below(16) == 0) {  // Homes are used in time, or as far as the bytes allow.
       const auto last = static_cast<int32_t>(lanes_.size()) - 1;
@@ -168,11 +165,6 @@ class Moves {
       }
     }
     set_lane(one, fate);
-    if (below(4) != 0) return;
-    const auto end = static_cast<int32_t>(lanes_.size());
-    for (int32_t g = one + 1; g < end && below(4) != 0; ++g) {
-      if (std::ranges::binary_search(by_position_, g)) set_lane(g, fate);
-    }
   }
   void send_home_away() {
     for (int draw = 0; draw < kDraws; ++draw) {
@@ -332,7 +324,6 @@ class Moves {
   ScheduleLedger ledger_;
   Flow flow_;
   std::vector<int8_t> lanes_;
-  std::vector<int32_t> by_position_;  // the homes that may stay, ascending
   FlowCost now_, next_;
   RunList runs_;
   std::vector<std::pair<int32_t, int8_t>> lane_log_;  // what lanes were before the proposal
@@ -352,32 +343,9 @@ std::vector<int32_t> movable_intervals(const ScheduleModel& model, bool with_ops
 }
 
 std::vector<int32_t> homes_that_may_stay(const ScheduleModel& model, const place::Homes& homes) {
-  struct Use {
-    int64_t fewer_copies = 0, first = 0;  // minus the copies, if it moves; and the first read
-    int32_t lane = 0;
-    auto operator<=>(const Use&) const = default;
-  };
-  std::vector<Use> uses(homes.groups());
-  const auto intervals = static_cast<int32_t>(model.intervals().size());
-  for (size_t g = 0; g < uses.size(); ++g) uses[g].lane = intervals + static_cast<int32_t>(g);
-  for (size_t p = model.plain().size(); p-- > 0;) {
-    const Run& run = model.plain()[p];
-    const auto& here = model.op_variant(model.op_variant_of(run.op, run.variant));
-    for (const auto& list : {model.reads(here), model.writes(here)}) {
-      for (const ValueIndex value : list) {
-        if (!homes.has(value)) continue;
-        Use& use = uses[homes.group(value)];
-        --use.fewer_copies;
-        use.first = static_cast<int64_t>(p);
-      }
-    }
-  }
-  std::ranges::sort(uses);
   std::vector<int32_t> lanes;
-  for (const Use& use : uses) {
-    const bool is_used = use.fewer_copies < 0;
-    if (!is_used || !homes.may_stay(static_cast<size_t>(use.lane - intervals))) continue;
-    lanes.push_back(use.lane);
+  for (size_t g = 0; g < homes.groups(); ++g) {
+    if (homes.may_stay(g)) lanes.push_back(static_cast<int32_t>(model.intervals().size() + g));
   }
   return lanes;
 }
@@ -426,28 +394,6 @@ std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
   return Candidate{std::move(fates), cost_of(*found, bench.budget)};
 }
 
-void let_homes_stay(const Workbench& bench, const RunList& runs, std::vector<int8_t>& lanes,
-                    Flow& flow, const common::SearchControl& control) {
-  const auto cost_now = [&] {
-    return cost_of(flow.build(runs, lanes, bench.budget), bench.budget);
-  };
-  Cost cost = cost_now();
-  const auto try_at = [&](size_t position) {
-    const int8_t before = std::exchange(lanes[position], kStays);
-    const Cost changed = before == kStays ? cost : cost_now();
-    if (changed < cost) {
-      cost = changed;
-    } else {
-      lanes[position] = before;
-    }
-  };
-  for (const int32_t home : bench.homes) {
-    if (control.out_of_time()) return;
-    try_at(static_cast<size_t>(home));
-  }
-  try_at(lanes.size() - 1);  // What moves comes and leaves as the bytes allow.
-}
-
 Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
                               const common::SearchControl& control) {
   ScheduleLedger ledger(bench.model);
@@ -455,15 +401,28 @@ Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
   RunList runs;
   ledger.list(runs.op_variants, runs.positions);
   Flow flow(bench.model, bench.lane_times);
-  let_homes_stay(bench, runs, start.state.lanes, flow, control);
-  start.cost = cost_of(flow.build(runs, start.state.lanes, bench.budget), bench.budget);
+  std::vector<int8_t>& lanes = start.state.lanes;
+  const auto let_stay = [&](size_t position) {
+    const int8_t before = std::exchange(lanes[position], kStays);
+    const PlanCost cost = cost_of(flow.build(runs, lanes, bench.budget), bench.budget);
+    if (cost < start.cost) {
+      start.cost = cost;
+    } else {
+      lanes[position] = before;
+    }
+  };
+  for (const int32_t home : bench.homes) {
+    if (control.out_of_time()) return start;
+    let_stay(static_cast<size_t>(home));
+  }
+  let_stay(lanes.size() - 1);  // What moves comes and leaves as the bytes allow.
   return start;
 }
 
-Candidate improve(const Workbench& bench, Candidate start, const Effort& effort) {
-  Moves moves(bench, start.state, effort);
+Candidate improve(const Workbench& bench, Candidate start, const WalkLimits& limits) {
+  Moves moves(bench, start.state, limits);
   if (!moves.start(start.state)) return start;
-  return place::anneal(moves, std::move(start), effort);
+  return place::anneal(moves, std::move(start), limits);
 }
 
 }  // namespace reprise::internal::graph_levels

@@ -15,7 +15,7 @@
 namespace reprise::internal::graph_levels {
 
 using place::LaneTimes;
-using place::Effort;
+using place::WalkLimits;
 using place::FlowCost;
 using place::kStays;
 
@@ -40,10 +40,7 @@ struct Workbench {
   std::vector<int32_t> others;   // the others, between whose ends there may be re-runs
   int64_t budget = 0;
   double price = 0;  // the time that a byte above the budget counts for, while a search goes on
-  // The groups that may stay, as positions in Fates::lanes. Those that are copied most often come first,
-  // because their bytes save most, and among these the ones that a step reads first, because nothing runs
-  // yet while they come.
-  std::vector<int32_t> homes = {};
+  std::vector<int32_t> homes = {};  // the groups that may stay, as positions in Fates::lanes
 };
 
 // Lists the intervals of values with bytes that have ops between their ends, or those that have
@@ -54,10 +51,7 @@ std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model, boo
 std::vector<int32_t> homes_that_may_stay(const schedule::ScheduleModel& model,
                                          const place::Homes& homes);
 
-// Lets groups of homes stay, one after the other, where that makes the plan of these runs faster.
-void let_homes_stay(const Workbench& bench, const place::RunList& runs, std::vector<int8_t>& lanes,
-                    place::Flow& flow, const common::SearchControl& control);
-// Does so with the runs of a candidate.
+// Lets groups of homes stay, one after the other, where that makes the plan faster.
 Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
                               const common::SearchControl& control);
 
@@ -73,6 +67,6 @@ std::optional<FlowCost> build(const Workbench& bench, const Fates& fates, place:
 std::optional<Candidate> evaluate(const Workbench& bench, Fates fates);
 
 // Searches from a candidate. Where that fits, the result fits and is not slower.
-Candidate improve(const Workbench& bench, Candidate start, const Effort& effort);
+Candidate improve(const Workbench& bench, Candidate start, const WalkLimits& limits);
 
 }  // namespace reprise::internal::graph_levels

@@ -6,7 +6,7 @@
 
 namespace reprise::internal::levels {
 
-using place::Cost;
+using place::PlanCost;
 using place::Random;
 
 namespace {
@@ -16,13 +16,13 @@ class Moves {
  public:
   static constexpr int64_t kBetweenLooks = 16;
 
-  Moves(Judge& judge, const Choices& start, const place::Effort& effort)
+  Moves(Judge& judge, const Choices& start, const place::WalkLimits& limits)
       : judge_(judge),
         model_(judge.model()),
         lanes_(judge.lane_times().lanes().size()),
-        sweeps_(effort.again),
-        unit_(static_cast<double>(effort.floor)),
-        random_(effort.seed),
+        sweeps_(limits.again),
+        unit_(static_cast<double>(limits.floor)),
+        random_(limits.seed),
         now_(start) {}
 
   double unit() const { return unit_; }
@@ -35,8 +35,8 @@ class Moves {
     return !changes_.empty();
   }
 
-  std::optional<Cost> judge(int64_t limit) {
-    const std::optional<Cost> cost = judge_.cost_of(now_, limit);
+  std::optional<PlanCost> judge(int64_t limit) {
+    const std::optional<PlanCost> cost = judge_.cost_of(now_, limit);
     return cost && cost->fits() ? cost : std::nullopt;
   }
 
@@ -165,9 +165,9 @@ class Moves {
 
 }  // namespace
 
-Candidate improve(Judge& judge, Candidate start, const place::Effort& effort) {
-  Moves moves(judge, start.state, effort);
-  return place::anneal(moves, std::move(start), effort);
+Candidate improve(Judge& judge, Candidate start, const place::WalkLimits& limits) {
+  Moves moves(judge, start.state, limits);
+  return place::anneal(moves, std::move(start), limits);
 }
 
 }  // namespace reprise::internal::levels

@@ -7,8 +7,8 @@
 
 namespace reprise::internal::levels {
 
-// Searches from a candidate that fits. Never returns a slower one. Without Effort::again every
+// Searches from a candidate that fits. Never returns a slower one. Without WalkLimits::again every
 // stage is kept.
-Candidate improve(Judge& judge, Candidate start, const place::Effort& effort);
+Candidate improve(Judge& judge, Candidate start, const place::WalkLimits& limits);
 
 }  // namespace reprise::internal::levels

@@ -6,7 +6,7 @@
 
 namespace reprise::internal::levels {
 
-using place::Cost;
+using place::PlanCost;
 using place::FlowCost;
 
 Judge::Judge(const ChainProblem& problem, size_t window, const char* planner)
@@ -29,12 +29,12 @@ Nanos Judge::bound(double share) {
   return *bound_;
 }
 
-std::optional<Cost> Judge::cost_of(const Choices& choices, int64_t limit) {
+std::optional<PlanCost> Judge::cost_of(const Choices& choices, int64_t limit) {
   if (!scheduler_.make(choices, schedule_)) return std::nullopt;
   const int64_t budget = problem_.budget.count();
   const FlowCost cost = flow_.build(schedule_.runs, schedule_.lanes, budget, limit, false);
   if (cost.time > limit) return std::nullopt;
-  return Cost{std::max<int64_t>(0, cost.peak - budget), cost.time};
+  return PlanCost{std::max<int64_t>(0, cost.peak - budget), cost.time};
 }
 
 Answer Judge::answer() {

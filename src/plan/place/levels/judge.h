@@ -42,7 +42,7 @@ class Judge {
 
   // Returns the cost of the choices; nothing if the scheduler refuses them, or if they fit and take
   // longer than `limit`. Where they do not fit, only the excess counts.
-  std::optional<place::Cost> cost_of(const Choices& choices, int64_t limit = kNoLimit);
+  std::optional<place::PlanCost> cost_of(const Choices& choices, int64_t limit = kNoLimit);
   // Keeps the choices if they are the best.
   void offer(Choices choices) {
     if (const auto cost = cost_of(choices, best_time().value_or(kNoLimit))) {

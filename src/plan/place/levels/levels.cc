@@ -76,8 +76,8 @@ class ChainLevels {
         stages_(problem.chain.stages.size()),
         judge_(problem, std::min(kWindow, stages_), planner),
         control_(judge_.control().part(1 - kReserve)),
-        search_(control_, [this](Candidate start, const place::Effort& effort) {
-          return improve(judge_, std::move(start), effort);
+        search_(control_, [this](Candidate start, const place::WalkLimits& limits) {
+          return improve(judge_, std::move(start), limits);
         }) {}
 
   // The answer is the faster one of the search's and of the best plan without copies.
@@ -111,7 +111,7 @@ class ChainLevels {
   }
 
   void offer(Choices choices) {
-    const std::optional<place::Cost> cost = judge_.cost_of(choices);
+    const std::optional<place::PlanCost> cost = judge_.cost_of(choices);
     if (!cost) return;
     Candidate start{std::move(choices), *cost};
     if (start.cost.fits()) {
