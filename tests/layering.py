@@ -82,7 +82,7 @@ ROOMS = {
     "runtime/session": ("runtime/device", "runtime/distributed", "runtime/transfer"),
     "runtime/chain": ("runtime/device", "runtime/state", "runtime/step", "runtime/modules", "runtime/lockstep",
                       "runtime/distributed", "runtime/transfer", "runtime/session"),
-    "runtime/parts": ("runtime/device", "runtime/distributed", "runtime/chain"),
+    "runtime/parts": ("runtime/device", "runtime/distributed", "runtime/chain", "runtime/session"),
     "runtime/online": ("runtime/device", "runtime/state", "runtime/step"),
     "runtime/modes": ("runtime/device",),
     "runtime/saved": (),

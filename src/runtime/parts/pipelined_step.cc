@@ -19,13 +19,13 @@
 #include "runtime/parts/facts.h"
 #include "runtime/parts/problem.h"
 #include "runtime/parts/walk.h"
+#include "runtime/session/session.h"
 
 namespace reprise::runtime {
 
 namespace parts = internal::parts;
 using internal::chain::PipelinePart;
 using internal::distributed::Ranks;
-using internal::distributed::telling;
 using parts::PartFacts;
 using parts::RankFacts;
 
@@ -63,9 +63,9 @@ std::vector<Tensors> cut(const Tensors& tensors, const char* what, int64_t micro
 
 }  // namespace
 
-struct PipelinedStep::State {
+// Without ranks, this process has all parts.
+struct PipelinedStep::State : internal::session::Session {
   PipelinedStepOptions options;
-  std::unique_ptr<Ranks> ranks;  // null: this process has all parts
   parts::OwnParts own;
   std::vector<at::Tensor> parameters;  // of this rank
   std::vector<PartFacts> facts;        // of all parts
@@ -73,7 +73,7 @@ struct PipelinedStep::State {
 
   Pipeline problem;
   PipelinePlan plan;
-  Bytes planned_level;
+  Bytes beside;  // the bytes beside the parts that the plan was made for
   int64_t steps = 0, plans = 0;
   std::recursive_mutex turns;  // calls of several threads
   std::optional<PipelinedStepReport> report;
@@ -93,7 +93,7 @@ struct PipelinedStep::State {
   // Puts a plan in force that all ranks know. Throws InputError if it is not valid for the problem.
   void adopt(Pipeline asked, PipelinePlan made);
   Bytes predicted(Bytes level) const {
-    return Bytes(mine().peak.count() + level.count() - planned_level.count());
+    return Bytes(mine().peak.count() + level.count() - beside.count());
   }
   void agree(Bytes level);
   void check_gradients() const;
@@ -182,7 +182,7 @@ void PipelinedStep::State::make_plan(Bytes level) {
   }
   adopt(std::move(asked), std::move(made));
   const Bytes inputs = rank() == 0 ? parts::input_bytes(facts, options.micro_batches) : Bytes(0);
-  planned_level = std::max(level, inputs);
+  beside = std::max(level, inputs);
   // A share is of the first plan's baseline: memory that comes later does not raise it.
   if (!options.budget.unlimited()) options.budget = mine().budget;
 }
@@ -268,7 +268,7 @@ PipelinedStep& PipelinedStep::operator=(PipelinedStep&&) noexcept = default;
 
 at::Tensor PipelinedStep::run(const Tensors& inputs, const Tensors& targets) {
   const std::lock_guard turn(state_->turns);
-  return telling(state_->ranks.get(), [&] { return state_->step(inputs, targets); });
+  return state_->telling([&] { return state_->step(inputs, targets); });
 }
 
 void PipelinedStep::use(PipelinePlan plan) {
@@ -309,12 +309,12 @@ PipelinedStep pipeline(std::vector<std::vector<Stage>> parts, PipelinedStepOptio
   auto state = std::make_unique<PipelinedStep::State>();
   install_cpu_allocator();
   if (!options.group.empty()) {
-    state->ranks = std::make_unique<Ranks>(options.group, options.timeout);
+    state->ranks = std::make_shared<Ranks>(options.group, options.timeout);
   }
   const bool first = state->rank() == 0, last = state->rank() == state->size() - 1;
   state->options = std::move(options);
   PipelinedStepOptions& own = state->options;
-  telling(state->ranks.get(), [&] {
+  state->telling([&] {
     if (own.micro_batches < 1) {
       throw InputError(fmt::format("there is at least one micro-batch, not {}", own.micro_batches));
     }
