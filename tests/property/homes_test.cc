@@ -320,6 +320,9 @@ TEST(Homes, WhatIsNeverCopiedStays) {
   plan.actions.erase(plan.actions.begin() + 4);  // The old state comes, and the new one is not sent.
   EXPECT_EQ(stays_on_device(step.graph, plan.actions), std::vector<char>(6, 0));
   EXPECT_EQ(faults(210).back(), ViolationKind::kMissingResult);
+  plan.actions = step.actions;
+  plan.actions.erase(plan.actions.begin() + 1);  // The other way round.
+  EXPECT_EQ(stays_on_device(step.graph, plan.actions), std::vector<char>(6, 0));
   // A value that no run touches stays where it is.
   step.graph.values.push_back({"unread", Bytes(50), ValueKind::kInput, "disk"});
   EXPECT_EQ(simulate(step.graph, one, step.machine).peaks[1], Bytes(250));
