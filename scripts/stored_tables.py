@@ -47,6 +47,7 @@ MEASURES = {
     "compile_networks": f"{COMPILE} {NETWORKS}",
     "follow_mode": f"{FOLLOW_MODE} {NETWORKS}",
     "frozen_on_disk": FAR,
+    "fused_regions": f"{GRAPH_MODE} python/reprise/_capture/regions.py {NETWORKS}",
     "graph_levels": f"{LEVEL_PLANS} bench/graph_plan/networks.cc bench/graph_plan/tape.cc",
     "graph_levels_zoo": f"{LEVEL_PLANS} src/training/zoo",
     "graph_mode": f"{GRAPH_MODE} {CHAIN_MODE}",

@@ -3,8 +3,8 @@
 The networks are a Llama as Transformers writes it (rotary embedding with grouped keys, RMS norms,
 SwiGLU) and a GPT. All ways train the same batch from the same seed, in one process and in turns, so
 that a busy machine is busy for all of them. A time is that of the processor, the least of several
-steps on one thread, over plain training's. Peaks are above parameters, buffers and batch. The budgets are plain training's peak and
-half of it.
+steps on one thread, over plain training's. Peaks are above parameters, buffers and batch. The
+budgets are plain training's peak and half of it.
 """
 
 from __future__ import annotations

@@ -289,6 +289,25 @@ def test_blocks_of_a_llama_share_kernels_and_keep_their_bits_within_a_budget(
     assert any("silu_backward" in text for text in compiler.texts), "SwiGLU"
 
 
+def test_casts_under_autocast_are_in_regions(compiler: Compiler) -> None:
+    torch.manual_seed(0)
+    net = Llama(blocks=2)
+
+    def step(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss: Tensor = net(x).float().square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    x = torch.randn(4, 32, 64)
+    parameters: list[Tensor] = list(net.parameters())
+    wanted = plain(step, parameters, x)
+    captured = reprise.capture(step, x, alternatives=[NAME])
+    assert all_fused(captured) >= 2 * 4
+    assert same_bits(wanted, plain(captured, parameters, x))
+    assert any("cast(" in text and "bfloat16" in text for text in compiler.texts)
+
+
 def test_equal_regions_are_one_kernel(compiler: Compiler) -> None:
     counts = []
     for blocks in (3, 5):
