@@ -13,6 +13,7 @@
 #include "reprise/runtime/peer_error.h"       // IWYU pragma: export
 #include "reprise/runtime/pipeline.h"         // IWYU pragma: export
 #include "reprise/runtime/process_group.h"    // IWYU pragma: export
+#include "reprise/runtime/random_mark.h"      // IWYU pragma: export
 #include "reprise/runtime/region_compiler.h"  // IWYU pragma: export
 #include "reprise/runtime/remat.h"            // IWYU pragma: export
 #include "reprise/runtime/remat_join.h"       // IWYU pragma: export

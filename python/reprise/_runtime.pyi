@@ -62,6 +62,12 @@ def leave_recording(reason: str) -> None:
 def touch_gradient(leaf: Tensor) -> None:
     """Tells a followed step that runs on this thread that its function looks at a gradient."""
 
+def mark_random_state() -> int:
+    """Returns a mark of the random state in a followed step of this thread, or -1 elsewhere."""
+
+def return_to_random_state(mark: int) -> None:
+    """Tells a followed step of this thread that its function sets the state of the mark."""
+
 def host_copy(tensor: Tensor) -> Tensor:
     """Returns a copy of the tensor's bytes in host memory, as an operation of a followed step."""
 

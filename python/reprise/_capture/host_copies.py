@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -92,7 +94,12 @@ def _setting(access: Callable[..., Any]) -> Callable[..., Any]:
     return accessor
 
 
-_STATE = ("get_rng_state", "set_rng_state", "manual_seed", "seed", "initial_seed")
+_STATE = ("manual_seed", "seed", "initial_seed")
+
+
+def _leave(name: str) -> None:
+    if getattr(_following, "depth", 0) > 0:
+        _runtime.leave_recording(f"the function calls torch.{name}()")
 
 
 def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,11 +107,55 @@ def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def function(*arguments: Any, **keywords: Any) -> Any:
-        if getattr(_following, "depth", 0) > 0:
-            _runtime.leave_recording(f"the function calls torch.{original.__name__}()")
+        _leave(original.__name__)
         return original(*arguments, **keywords)
 
     return function
+
+
+class _Mark(NamedTuple):
+    """What a checkpoint gets in place of the random state, to set it again."""
+
+    mark: int
+
+
+def _in_checkpoint() -> bool:
+    """Says whether torch.utils.checkpoint calls the function that calls this one."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in ("contextlib", "torch.random"):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "torch.utils.checkpoint"
+
+
+def _getting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that reads the random state. A checkpoint gets a mark of it."""
+
+    @functools.wraps(original)
+    def get_rng_state() -> Any:
+        if getattr(_following, "depth", 0) == 0:
+            return original()
+        mark = _runtime.mark_random_state() if _in_checkpoint() else -1
+        if mark < 0:
+            _leave("get_rng_state")
+            return original()
+        return _Mark(mark)
+
+    return get_rng_state
+
+
+def _setting_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that sets the random state, or that of a mark."""
+
+    @functools.wraps(original)
+    def set_rng_state(new_state: Any) -> None:
+        if isinstance(new_state, _Mark):
+            _runtime.return_to_random_state(new_state.mark)
+            return
+        if getattr(_following, "depth", 0) > 0:
+            _leave("set_rng_state")
+        original(new_state)
+
+    return set_rng_state
 
 
 def _adding(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,6 +219,8 @@ def host_copies(added_to: Iterable[int] = ()) -> Iterator[None]:
             for owner in (torch, torch.random):
                 for name in _STATE:
                     _replace(owner, name, _leaving)
+                _replace(owner, "get_rng_state", _getting)
+                _replace(owner, "set_rng_state", _setting_state)
             _replace(torch.autograd, "backward", _adding)
     _following.depth = getattr(_following, "depth", 0) + 1
     if _following.depth == 1:

@@ -17,6 +17,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
 #include "reprise/runtime/micro_batches.h"
+#include "reprise/runtime/random_mark.h"
 
 namespace reprise::python {
 namespace {
@@ -313,6 +314,8 @@ void bind_captured_step(py::module_& m) {
   m.def("host_copy", &rt::host_copy, py::arg("tensor"));
   m.def("leave_recording", &rt::leave_recording, py::arg("reason"));
   m.def("touch_gradient", &rt::touch_gradient, py::arg("leaf"));
+  m.def("mark_random_state", &rt::mark_random_state);
+  m.def("return_to_random_state", &rt::return_to_random_state, py::arg("mark"));
   py::class_<CapturedStep>(m, "CapturedStep")
       .def(py::init<rt::StepFunction, Tensors, const py::kwargs&>(), py::arg("step"),
            py::arg("sample"), capture_table().names().c_str())

@@ -30,7 +30,7 @@ bool all_plain(const torch::nn::Module& module) {
 bool is_plain(const at::Tensor& tensor) {
   // The order matters: a tensor of a Python class may throw when it is asked for its storage.
   return !is_of_python_class(tensor) && tensor.layout() == at::kStrided && !tensor.is_nested() &&
-         tensor.has_storage() && !tensor.is_meta();
+         tensor.has_storage() && !tensor.is_meta() && !tensor._is_zerotensor();
 }
 
 void require_plain(const at::Tensor& tensor, const std::string& what) {

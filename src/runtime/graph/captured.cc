@@ -21,16 +21,33 @@ namespace {
 std::map<int32_t, at::Tensor> written(const Recording& recording) {
   std::map<int32_t, at::Tensor> all;
   for (const Call& call : recording.calls) {
-    for (const int32_t e : call.effects) all.emplace(e, recording.externals[e].tensor);
+    for (const int32_t e : call.effects) {
+      const External& external = recording.externals[e];
+      if (external.input < 0) all.emplace(e, external.tensor);
+    }
   }
   return all;
 }
 
-// Returns what is written if parameters are among it, or nothing.
+std::map<int32_t, int32_t> written_inputs(const Recording& recording) {
+  std::map<int32_t, int32_t> all;
+  for (const Call& call : recording.calls) {
+    for (const int32_t e : call.effects) {
+      if (recording.externals[e].input >= 0) all.emplace(e, recording.externals[e].input);
+    }
+  }
+  return all;
+}
+
+// Returns what is written if parameters, or gradients from before the step, are among it, or nothing.
 std::map<int32_t, at::Tensor> written_with_parameters(const Recording& recording) {
   std::map<int32_t, at::Tensor> all = written(recording);
+  std::set<int32_t> gradients;
+  for (const step::LeafGradient& leaf : recording.gradients) {
+    if (leaf.gradient.memory == step::Memory::kExternal) gradients.insert(leaf.gradient.index);
+  }
   const bool any = std::any_of(all.begin(), all.end(), [&](const auto& one) {
-    return recording.externals[one.first].requires_grad;
+    return recording.externals[one.first].requires_grad || gradients.contains(one.first);
   });
   return any ? all : std::map<int32_t, at::Tensor>();
 }
@@ -68,10 +85,14 @@ Effects::Effects(const Recording& recording)
     : tensors_(written_without_parameters(recording)),
       memory_(memory_of(tensors_)),
       kept_(memory_),
-      parameters_(written_with_parameters(recording)) {}
+      parameters_(written_with_parameters(recording)),
+      inputs_(written_inputs(recording)) {}
 
-void Effects::save() {
+void Effects::save(const Tensors& inputs) {
   images_.clear();
+  for (const auto& [e, input] : inputs_) {
+    images_.emplace(e, step::copy_to_host(inputs[input].storage()));
+  }
   const bool all_there = std::equal(tensors_.begin(), tensors_.end(), memory_.begin(),
                                     [](const at::Tensor& tensor, const at::Tensor& memory) {
                                       return tensor.storage().is_alias_of(memory.storage());
@@ -96,9 +117,13 @@ bool Effects::has(const std::set<int32_t>& written) const {
                                             [&](int32_t e) { return images_.contains(e); });
 }
 
-void Effects::restore() const {
+void Effects::restore(const Tensors& inputs) const {
   kept_.restore();
-  for (const auto& [e, bytes] : images_) step::copy_from_host(bytes, parameters_.at(e).storage());
+  for (const auto& [e, bytes] : images_) {
+    const auto input = inputs_.find(e);
+    const at::Tensor& tensor = input == inputs_.end() ? parameters_.at(e) : inputs[input->second];
+    step::copy_from_host(bytes, tensor.storage());
+  }
 }
 
 Captured::Captured(Circumstances now, StepProgram made)

@@ -18,26 +18,27 @@
 namespace reprise::runtime::internal::graph {
 
 // Effects are what the step writes outside itself. They are saved before a run, to undo a run that
-// fails. A step that writes parameters has large ones: they are only saved while the function runs
-// beside the plan (save_before()), and dropped behind the run.
+// fails. A step that writes parameters, or gradients from before it, has large ones: they are only
+// saved while the function runs beside the plan (save_before()), and dropped behind the run.
 class Effects {
  public:
   explicit Effects(const step::Recording& recording);
-  // Saves the bytes that are there now, unless the step writes parameters. A tensor may have other
-  // data than at capture.
-  void save();
+  // Saves the bytes that are there now, of parameters and gradients none. A tensor may have other data
+  // than at capture. Inputs are those of the run.
+  void save(const Tensors& inputs);
   // Saves what the work writes, if that is not saved yet.
   void save_before(const step::Work& work);
-  void restore() const;
+  void restore(const Tensors& inputs) const;
   // Says whether all of these externals can be restored.
   bool has(const std::set<int32_t>& written) const;
 
  private:
   Tensors tensors_, memory_;
   state::ValueKeeper kept_;
-  // By external, if the step writes parameters: a tensor that lies there, and its bytes.
+  // By external, if the step writes such: a tensor that lies there, and its bytes.
   std::map<int32_t, at::Tensor> parameters_;
   std::map<int32_t, step::HostBytes> images_;
+  std::map<int32_t, int32_t> inputs_;  // by external: the input, if it is one
 };
 
 // A Captured stays where it is, because the replay refers to the program, which nothing changes any

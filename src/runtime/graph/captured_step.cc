@@ -12,6 +12,7 @@
 #include "reprise/check/verify.h"
 #include "reprise/model/errors.h"
 #include "reprise/runtime/capture.h"
+#include "reprise/runtime/random_mark.h"
 #include "runtime/distributed/shared_plan.h"
 #include "runtime/graph/agreement.h"
 #include "runtime/graph/link.h"
@@ -351,6 +352,10 @@ void leave_recording(const std::string& reason) { internal::lockstep::leave_reco
 void touch_gradient(const at::Tensor& leaf) {
   if (!internal::lockstep::touch_gradient(leaf)) internal::step::touch_gradient(leaf);
 }
+
+int64_t mark_random_state() { return internal::lockstep::mark_random_state(); }
+
+void return_to_random_state(int64_t mark) { internal::lockstep::return_to_random_state(mark); }
 
 int64_t CapturedStep::overhead_count() const { return state_->overheads.count(); }
 

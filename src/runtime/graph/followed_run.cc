@@ -15,15 +15,16 @@
 #include "runtime/graph/step_state.h"
 #include "runtime/lockstep/lockstep.h"
 #include "runtime/lockstep/shells.h"
-#include "runtime/lockstep/words.h"
 #include "runtime/step/places.h"
 #include "runtime/step/replay_scope.h"
+#include "runtime/step/same_constant.h"
 #include "runtime/step/storage_bytes.h"
 #include "runtime/step/tensors.h"
 
 namespace reprise::runtime::internal::graph {
 
 using lockstep::HeldShell;
+using lockstep::Leaving;
 using step::Argument;
 using step::Call;
 using step::Recording;
@@ -39,7 +40,7 @@ bool same_arguments(const Call& a, const Call& b) {
   return std::equal(a.arguments.begin(), a.arguments.end(), b.arguments.begin(), b.arguments.end(),
                     [](const Argument& x, const Argument& y) {
                       return x.kind == y.kind && x.tensors == y.tensors &&
-                             lockstep::same_constant(x.constant, y.constant);
+                             step::same_constant(x.constant, y.constant);
                     });
 }
 
@@ -98,7 +99,10 @@ bool begin_alike(const Recording& a, const Recording& b, size_t calls, size_t le
   }
   for (size_t c = 0; c < left_out; ++c) {
     const step::LeftOut &x = a.left_out[c], &y = b.left_out[c];
-    if (x.before != y.before || x.failed != y.failed || !same_call(x.call, y.call)) return false;
+    if (x.before != y.before || x.failed != y.failed || x.same_as != y.same_as ||
+        !same_call(x.call, y.call)) {
+      return false;
+    }
   }
   const size_t externals = step::first_calls(a, calls, left_out).externals.size();
   for (size_t e = 0; e < externals; ++e) {
@@ -109,6 +113,7 @@ bool begin_alike(const Recording& a, const Recording& b, size_t calls, size_t le
 
 void note_dropped(Recording& recording, const std::vector<at::Tensor>& leaves) {
   for (step::LeafGradient& leaf : recording.gradients) {
+    if (leaf.gradient.memory == step::Memory::kExternal) continue;  // It stays.
     const auto is_it = [&](const at::Tensor& seen) { return seen.is_same(leaf.target); };
     if (std::any_of(leaves.begin(), leaves.end(), is_it)) leaf.arrival = step::Arrival::kReplaced;
   }
@@ -125,7 +130,10 @@ CallsOfPlan calls_of(const Outcome& outcome) {
     const auto& works = program.lowered.works[entries[e].run.op];
     const auto first = static_cast<size_t>(works[0]);
     if (first >= calls) continue;
-    if (works[entries[e].run.variant] != works[0]) {
+    const int32_t work = works[entries[e].run.variant];
+    // A re-run of a batch norm takes the numbers of the call.
+    if (work == program.step.works.rerun[first]) continue;
+    if (work != works[0]) {
       otherwise[first] = true;
       continue;
     }
@@ -133,7 +141,7 @@ CallsOfPlan calls_of(const Outcome& outcome) {
     found.entries[first] = std::min(found.entries[first], e);
   }
   for (size_t c = 0; c < calls; ++c) {
-    if (otherwise[c] || program.step.works.rerun[c] >= 0) found.as_it_is[c] = false;
+    if (otherwise[c]) found.as_it_is[c] = false;
   }
   return found;
 }
@@ -175,6 +183,29 @@ void FollowedRun::learn(const lockstep::Followed& followed) {
     learned_ = rest_->finish(followed.outputs);
     note_dropped(*learned_, followed.seen);
   } catch (const InputError&) {  // It cannot be replayed, and it has run.
+  }
+}
+
+void FollowedRun::give_gradients(std::vector<Delivery>& gradients) {
+  for (const HeldShell& shell : held_) {
+    const auto is_output = [&](const step::TensorRef& ref) {
+      return ref.memory == step::Memory::kValue && ref.index == shell.value;
+    };
+    const auto& outputs = state_.recording().outputs;
+    // One reference is that of the list.
+    if (shell.storage.use_count() <= 1) continue;
+    if (std::any_of(outputs.begin(), outputs.end(), is_output)) continue;
+    bool given = false;
+    for (Delivery& next : gradients) {
+      if (next.value != shell.value) continue;
+      const step::Geometry geometry = step::geometry_of(next.gradient);
+      if (!std::exchange(given, true)) {
+        Tensors moved{next.gradient};
+        state_.memory.move_out(moved);
+        lockstep::fill(shell.storage, moved[0].storage());
+      }
+      next.gradient = step::tensor_on(shell.storage, geometry);
+    }
   }
 }
 
@@ -314,7 +345,7 @@ const Recording* FollowedRun::other(size_t calls, size_t left_out) {
   state_.outcomes.bring(found->number);
   state_.renew_memory();
   state_.outcome().drift = level_ - state_.graph().fixed;
-  state_.captured().effects.save();
+  state_.captured().effects.save(inputs_);
   state_.captured().replay.use(changes);
   calls_ = calls_of(state_.outcome());
   return &state_.recording();
@@ -325,12 +356,11 @@ void FollowedRun::take_back() {
   run_.abandon();
   if (state_.homes) state_.homes->undo({});
   random_.restore();
-  state_.captured().effects.restore();
+  state_.captured().effects.restore(inputs_);
 }
 
-void FollowedRun::leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
-                        const std::string& difference, bool adds) {
-  difference_ = difference;
+void FollowedRun::leave(const Leaving& leaving) {
+  difference_ = leaving.difference;
   take_back();
   if (state_.homes) {
     state_.homes->fetch(HomedKind::kState);
@@ -338,17 +368,18 @@ void FollowedRun::leave(size_t calls, size_t left_out, const std::vector<HeldShe
   }
   reset_peak(state_.recording().device);
   go_on_within_budget();
-  walk(calls, shells);
-  if (!adds) record_rest(calls, left_out, shells);
+  walk(leaving);
+  if (!leaving.adds) record_rest(leaving);
+  if (leaving.random_at) set_random_state(*leaving.random_at);
 }
 
 // Records what follows, so that the whole is known. It does not see a backward that has begun.
-void FollowedRun::record_rest(size_t calls, size_t left_out, const std::vector<HeldShell>& shells) {
+void FollowedRun::record_rest(const Leaving& leaving) {
   if (torch::autograd::get_current_node() != nullptr) return;
   const Changes& changes = state_.captured().replay.changes();
-  Recording begun = step::first_calls(state_.recording(), calls, left_out);
+  Recording begun = step::first_calls(state_.recording(), leaving.calls, leaving.left_out);
   std::vector<std::pair<c10::Storage, step::TensorRef>> places;
-  for (const HeldShell& shell : shells) {
+  for (const HeldShell& shell : leaving.shells) {
     places.emplace_back(shell.storage, step::TensorRef{step::Memory::kValue, shell.value, {}});
   }
   for (size_t e = 0; e < begun.externals.size(); ++e) {
@@ -383,7 +414,9 @@ Tensors FollowedRun::finish_plainly() {
   take_back();
   reset_peak(state_.recording().device);
   go_on_within_budget();
-  walk(state_.recording().calls.size(), {});
+  Leaving whole;
+  whole.calls = state_.recording().calls.size();
+  walk(whole);
   Tensors outputs = state_.outputs_now();
   if (within_) within_->end();
   within_.reset();
@@ -392,41 +425,63 @@ Tensors FollowedRun::finish_plainly() {
 }
 
 // Runs calls as plain training does. A value stays for the calls that read it, and for the program.
-void FollowedRun::walk(size_t calls, const std::vector<HeldShell>& shells) {
+void FollowedRun::walk(const Leaving& leaving) {
   const c10::impl::ForceDispatchKeyGuard as_called(run_.keys());
   const step::ReplayScope scope;
+  const size_t calls = leaving.calls;
   const Works& works = state_.captured().program.step.works;
   const Recording& recording = state_.recording();
   Replay& replay = state_.captured().replay;
   std::vector<size_t> last_use(recording.values.size(), 0);
+  // By the first version of a value: the last one that these calls make.
+  std::map<int32_t, int32_t> last_version;
+  const auto first_version = [&](int32_t value) {
+    while (recording.values[value].previous >= 0) value = recording.values[value].previous;
+    return value;
+  };
   for (size_t c = 0; c < calls; ++c) {
     for (const int32_t v : values_read(works.all[c])) last_use[v] = c;
-    for (const int32_t v : values_written(works.all[c])) last_use[v] = std::max(last_use[v], c);
+    for (const int32_t v : values_written(works.all[c])) {
+      last_use[v] = std::max(last_use[v], c);
+      last_version[first_version(v)] = v;
+    }
   }
-  // A storage has the bytes of a value from its first version on.
+  // A storage has the bytes of a value from its first version on. What a checkpoint has made again may
+  // be an earlier version, or the program may have the value twice: that is copied.
   std::map<int32_t, c10::Storage> homes;
-  for (const HeldShell& shell : shells) {
-    last_use[shell.value] = calls;
-    int32_t first = shell.value;
-    while (recording.values[first].previous >= 0) first = recording.values[first].previous;
-    homes.emplace(first, shell.storage);
+  std::map<int32_t, std::vector<c10::Storage>> copies;  // by value
+  for (const HeldShell& shell : leaving.shells) {
+    const int32_t first = first_version(shell.value);
+    if (shell.value == last_version[first] && homes.emplace(first, shell.storage).second) {
+      last_use[shell.value] = calls;
+    } else {
+      copies[shell.value].push_back(shell.storage);
+    }
   }
-  const bool is_whole = calls == recording.calls.size() && shells.empty();
+  const bool is_whole = calls == recording.calls.size() && leaving.shells.empty();
   if (is_whole) {
     for (const int32_t v : results_of(recording)) last_use[v] = calls;
   }
+  const auto note_random_state = [&](size_t call) {
+    if (leaving.random_states.contains(call)) random_states_.emplace(call, recording.device);
+  };
   replay.begin(inputs_);
   for (size_t c = 0; c < calls; ++c) {
+    note_random_state(c);
     if (is_guard(recording.calls[c])) continue;
     const Work& work = works.all[c];
     replay.invoke(work);
     give_homes(work, homes);
+    for (const int32_t v : values_written(work)) {
+      for (const c10::Storage& shell : copies[v]) give_copy(v, shell);
+    }
     for (const auto& values : {values_read(work), values_written(work)}) {
       for (const int32_t v : values) {
         if (last_use[v] == c) replay.set(static_cast<size_t>(v), {});
       }
     }
   }
+  note_random_state(calls);
   if (!is_whole) replay.clear();
 }
 
@@ -437,13 +492,25 @@ void FollowedRun::give_homes(const Work& work, const std::map<int32_t, c10::Stor
   for (const Work::Made& made : work.made) {
     const auto shell = shells.find(made.value);
     if (shell == shells.end()) continue;
-    const c10::Storage result = replay.storage_of(made.value);
-    if (within_) {
-      within_->move_home(result, shell->second);
-    } else {
-      lockstep::fill(shell->second, result);
-    }
+    give(replay.storage_of(made.value), shell->second);
     replay.set(static_cast<size_t>(made.value), shell->second);
+  }
+}
+
+// Gives a shell a copy of a value.
+void FollowedRun::give_copy(int32_t value, const c10::Storage& shell) {
+  const c10::Storage& from = state_.captured().replay.storage_of(value);
+  const step::Geometry whole{
+      .sizes = {static_cast<int64_t>(from.nbytes())}, .strides = {1}, .dtype = at::kByte};
+  give(step::tensor_on(from, whole).clone().storage(), shell);
+}
+
+// Gives a shell the bytes of a storage.
+void FollowedRun::give(const c10::Storage& bytes, const c10::Storage& shell) {
+  if (within_) {
+    within_->move_home(bytes, shell);
+  } else {
+    lockstep::fill(shell, bytes);
   }
 }
 

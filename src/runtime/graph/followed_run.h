@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/device/limit_scope.h"
+#include "runtime/graph/gradients.h"
 #include "runtime/graph/outcome.h"
 #include "runtime/graph/plan_run.h"
 #include "runtime/lockstep/beside.h"
@@ -54,7 +55,9 @@ class FollowedRun final : public lockstep::ReplayBeside {
   Tensors returned() { return std::move(returned_); }
   // Does the work of the plan as plain training does it, in place of a replay that did not fit.
   Tensors finish_plainly();
-  // Gives the program what the plan has computed. Returns what the function has returned.
+  // Gives the program the gradients that it has kept besides those in .grad, which are one memory.
+  void give_gradients(std::vector<Delivery>& gradients);
+  // Gives the program what else the plan has computed. Returns what the function has returned.
   Tensors give(const Tensors& outputs);
 
   c10::IValue number(size_t guard) override;
@@ -63,8 +66,8 @@ class FollowedRun final : public lockstep::ReplayBeside {
   bool use(size_t call, size_t argument, const c10::IValue& number) override;
   bool use(size_t external, const at::Tensor& tensor, int64_t later) override;
   const step::Recording* other(size_t calls, size_t left_out) override;
-  void leave(size_t calls, size_t left_out, const std::vector<lockstep::HeldShell>& shells,
-             const std::string& difference, bool adds) override;
+  void leave(const lockstep::Leaving& leaving) override;
+  void set_random_state(size_t call) override { random_states_.at(call).restore(); }
   // Returns the recording of a step that has left, if it can be replayed.
   std::optional<step::Recording> take_learned() { return std::move(learned_); }
 
@@ -74,9 +77,11 @@ class FollowedRun final : public lockstep::ReplayBeside {
   void take_back();
   void learn(const lockstep::Followed& followed);
   void go_on_within_budget();
-  void record_rest(size_t calls, size_t left_out, const std::vector<lockstep::HeldShell>& shells);
-  void walk(size_t calls, const std::vector<lockstep::HeldShell>& shells);
+  void record_rest(const lockstep::Leaving& leaving);
+  void walk(const lockstep::Leaving& leaving);
   void give_homes(const step::Work& work, const std::map<int32_t, c10::Storage>& shells);
+  void give_copy(int32_t value, const c10::Storage& shell);
+  void give(const c10::Storage& bytes, const c10::Storage& shell);
 
   StepState& state_;
   PlanRun& run_;
@@ -94,10 +99,11 @@ class FollowedRun final : public lockstep::ReplayBeside {
   Tensors returned_;
   std::optional<step::Recording> learned_;
   std::vector<lockstep::HeldShell> held_;
+  std::map<size_t, state::RandomState> random_states_;  // by call: the state before it
   std::string difference_;
 };
 
-// Notes that the step drops the gradients that these leaves have before it.
+// Notes that the step drops the gradients that these leaves have before it, and does not keep.
 void note_dropped(step::Recording& recording, const std::vector<at::Tensor>& leaves);
 
 // Does what the optimizer, which may be null, does behind a step that ran without a plan.

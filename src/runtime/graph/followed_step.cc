@@ -46,13 +46,30 @@ bool any_gradient(const step::Recording& recording) {
                      });
 }
 
+// Says whether the step works on a gradient from before it, which stays where it is.
+bool keeps_gradient(const step::Recording& recording) {
+  return std::any_of(recording.gradients.begin(), recording.gradients.end(),
+                     [](const step::LeafGradient& leaf) {
+                       return leaf.gradient.memory == step::Memory::kExternal;
+                     });
+}
+
+// Says whether the function makes values again that the plan keeps or makes again by itself.
+bool makes_again(const step::Recording& recording) {
+  return std::any_of(recording.left_out.begin(), recording.left_out.end(),
+                     [](const step::LeftOut& left) { return left.same_as >= 0; });
+}
+
 // Says whether the gradients of the last run do not lie beside the measurement of this recording, as
 // they would not lie beside the step.
 bool can_be_measured(const step::Recording& recording, const Tensors& inputs) {
   const auto drops = [](const step::LeafGradient& leaf) {
     return leaf.arrival == step::Arrival::kReplaced;
   };
-  if (std::any_of(recording.gradients.begin(), recording.gradients.end(), drops)) return true;
+  if (std::any_of(recording.gradients.begin(), recording.gradients.end(), drops) ||
+      keeps_gradient(recording)) {
+    return true;
+  }
   return !any_gradient(recording) && !any_gradient(inputs);
 }
 
@@ -159,6 +176,8 @@ bool StepState::plan_followed(const Tensors& inputs) {
   }
   try {
     if (learning.ahead) {
+      // The graph of a step whose checkpoints are dropped has another peak than plain training.
+      if (makes_again(recording())) fix_share_of_first_run();
       StepPlanOptions wanted = *learning.ahead;
       // It was recorded beside gradients that may be gone by now.
       outcome().placed.graph.fixed = level_without(inputs);

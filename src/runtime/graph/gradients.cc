@@ -49,12 +49,18 @@ std::vector<Delivery> deliveries(const RewrittenStep& step, bool averaged, const
   for (size_t l = 0; l < used_up.size(); ++l) {
     const LeafGradient& leaf = recording.gradients[l];
     if (used_up[l]) continue;
+    const TensorRef gradient = step.buckets.gradient(recording, l);
+    const at::Tensor& now = target_of(leaf, inputs).grad();
+    if (gradient.memory == Memory::kExternal && now.defined() &&
+        now.storage().is_alias_of(replay.tensor(gradient).storage())) {
+      continue;  // The step has worked on it where it is.
+    }
     Delivery& next = all.emplace_back();
     next.target = target_of(leaf, inputs);
     next.arrival = leaf.arrival;
-    const TensorRef gradient = step.buckets.gradient(recording, l);
     if (gradient.memory == Memory::kNone) continue;
     next.gradient = replay.tensor(gradient);
+    if (gradient.memory == Memory::kValue) next.value = gradient.index;
     next.replaces = averaged && step.buckets.has(l);
     if (gradient.memory == Memory::kExternal) next.gradient = next.gradient.clone();
   }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "runtime/graph/replay.h"
@@ -17,6 +18,7 @@ struct Delivery {
   at::Tensor gradient;  // undefined where the step makes none
   step::Arrival arrival;
   bool replaces = false;  // It is an average, to which the gradient that was there has been added.
+  int32_t value = -1;     // the step value that the gradient is; -1 if it is none
 };
 
 // Begins a run. If gradients are there already, drops those that the step itself would drop. Throws

@@ -156,9 +156,7 @@ class Meter {
   std::vector<c10::Storage> written(const Work& work) const {
     std::vector<c10::Storage> all;
     for (const auto& [now, before] : work.overwrites) all.push_back(replay_.storage_of(before));
-    for (const int32_t e : work.effects) {
-      all.push_back(recording_.externals[e].tensor.storage());
-    }
+    for (const int32_t e : work.effects) all.push_back(replay_.external_storage(e));
     return all;
   }
 
@@ -362,9 +360,7 @@ class Meter {
       if (!work.apart) effects.insert(work.effects.begin(), work.effects.end());
     }
     std::vector<c10::Storage> all;
-    for (const int32_t e : effects) {
-      all.push_back(recording_.externals[e].tensor.storage());
-    }
+    for (const int32_t e : effects) all.push_back(replay_.external_storage(e));
     return all;
   }
 

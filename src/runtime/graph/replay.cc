@@ -201,7 +201,11 @@ void Replay::push(const Argument& argument, int32_t memory) {
 }
 
 void Replay::change_numbers(const Work& work) {
-  const auto call = static_cast<size_t>(&work - works_.all.data());
+  const auto position = static_cast<size_t>(&work - works_.all.data());
+  const auto rerun = std::find(works_.rerun.begin(), works_.rerun.end(), position);
+  const size_t call = rerun == works_.rerun.end()
+                          ? position
+                          : static_cast<size_t>(rerun - works_.rerun.begin());
   for (auto change = changes_.numbers.lower_bound({call, 0});
        change != changes_.numbers.end() && change->first.first == call; ++change) {
     stack_[change->first.second] = change->second;

@@ -60,6 +60,10 @@ class Replay final : public Backend, public transfer::Residency {
   const c10::Storage& storage_of(int32_t step_value) const {
     return residents_[0].values[step_value];
   }
+  // Returns where an external lies in the step under way.
+  c10::Storage external_storage(int32_t external) const {
+    return input_now(static_cast<size_t>(external)).storage;
+  }
 
   // Makes a value live whose memory something else has written.
   void set(size_t step_value, c10::Storage storage) {

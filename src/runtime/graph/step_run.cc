@@ -169,7 +169,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);
-  captured().effects.save();
+  captured().effects.save(inputs);
   Tensors outputs;
   std::vector<Delivery> gradients;
   try {
@@ -201,6 +201,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     }
     if (is_compared() && !compares_first()) compare(inputs);
     gradients = deliveries(captured().program.step, synchronized, captured().replay, inputs);
+    if (followed) followed->give_gradients(gradients);
     for (const Delivery& next : gradients) memory.hand_out(next.gradient);
     memory.move_out(outputs);
     if (followed) outputs = followed->give(outputs);
@@ -213,7 +214,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     captured().replay.clear();
     if (homes) homes->undo({});
     random.restore();
-    captured().effects.restore();
+    captured().effects.restore(inputs);
     miss = other;
     return std::nullopt;
   } catch (...) {
@@ -222,7 +223,7 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
     captured().replay.clear();
     if (homes) homes->undo(updater().parameters_done());
     random.restore();
-    captured().effects.restore();
+    captured().effects.restore(inputs);
     renew_memory();
     const std::string updated = all_saved ? updater().updated() : "those that it writes";
     if (!updated.empty()) rethrow_after_updates(updated);

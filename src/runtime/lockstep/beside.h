@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,18 @@ namespace reprise::runtime::internal::lockstep {
 struct HeldShell {
   int32_t value = -1;
   c10::Storage storage;
+};
+
+// A Leaving says how far the function has come when it goes on by itself.
+struct Leaving {
+  size_t calls = 0, left_out = 0;  // of the recording: those that it has made
+  std::vector<HeldShell> shells;   // that it holds
+  std::string difference;
+  bool adds = false;  // whether it adds to gradients from before
+  // The random states that it may set later are those before these calls. It has set that before
+  // `random_at`, if that is there.
+  std::set<size_t> random_states;
+  std::optional<size_t> random_at;
 };
 
 // Calls and externals are positions in the recording that is followed.
@@ -42,10 +56,11 @@ class ReplayBeside {
   // that one are the same (`calls`, and so many that were left out); null if there is none.
   virtual const step::Recording* other(size_t calls, size_t left_out) = 0;
   // There is no such recording. Runs the calls before this one and gives bytes to the shells, so
-  // that the function goes on by itself. If it `adds` to gradients from before, what follows is no
+  // that the function goes on by itself. If it adds to gradients from before, what follows is no
   // recording for other runs.
-  virtual void leave(size_t calls, size_t left_out, const std::vector<HeldShell>& shells,
-                     const std::string& difference, bool adds) = 0;
+  virtual void leave(const Leaving& leaving) = 0;
+  // Sets the random state from before this call, which is one of Leaving::random_states.
+  virtual void set_random_state(size_t call) = 0;
 };
 
 }  // namespace reprise::runtime::internal::lockstep

@@ -12,6 +12,7 @@
 #include "runtime/step/host_reads.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/places.h"
+#include "runtime/step/same_constant.h"
 #include "runtime/step/source_place.h"
 #include "runtime/step/storage_bytes.h"
 #include "runtime/step/tensors.h"
@@ -27,6 +28,7 @@ using step::LeafGradient;
 using step::LeftOut;
 using step::Memory;
 using step::Recording;
+using step::same_constant;
 using step::TensorRef;
 
 namespace {
@@ -132,10 +134,10 @@ FunctionFollower::Next FunctionFollower::peek() const {
   while (c < recording_->calls.size() && step::is_guard(recording_->calls[c])) ++c;
   if (left_out_ < recording_->left_out.size() && recording_->left_out[left_out_].before <= c) {
     const LeftOut& left = recording_->left_out[left_out_];
-    return {&left.call, -1, left.failed};
+    return {&left.call, -1, left.failed, left.same_as};
   }
   if (c == recording_->calls.size()) return {};
-  return {&recording_->calls[c], static_cast<int32_t>(c), false};
+  return {&recording_->calls[c], static_cast<int32_t>(c)};
 }
 
 // Returns how many calls the function has made. A number that it got last stands behind its guard.
@@ -222,8 +224,51 @@ void FunctionFollower::leave(const std::string& difference) {
   left_ = true;
   const bool adds = gradients_aside_ != nullptr &&
                     (gradients_aside_->has_unseen() || gradients_aside_->is_mixed());
-  beside_->leave(calls_done(), left_out_, held(), difference, adds);
+  Leaving leaving{.calls = calls_done(),
+                  .left_out = left_out_,
+                  .shells = held(),
+                  .difference = difference,
+                  .adds = adds,
+                  .random_states = random_marks_,
+                  .random_at = random_at_};
+  if (random_at_) leaving.random_states.insert(*random_at_);
+  beside_->leave(leaving);
   on_leaving_();
+}
+
+// The state itself is not there, because nothing has drawn from it yet.
+int64_t FunctionFollower::mark_random_state() {
+  // On another device the backward has a thread of its own, where nobody tells of random states.
+  if (left_ || beside_ == nullptr || !recording_->device.is_cpu()) return -1;
+  const size_t mark = random_at_.value_or(calls_done());
+  random_marks_.insert(mark);
+  return static_cast<int64_t>(mark);
+}
+
+void FunctionFollower::return_to_random_state(int64_t mark) {
+  const auto call = static_cast<size_t>(mark);
+  if (left_) return beside_->set_random_state(call);
+  random_at_ = call;
+  if (is_same_random_state(call, calls_done())) random_at_.reset();
+}
+
+// Says whether no call draws between these two.
+bool FunctionFollower::is_same_random_state(size_t a, size_t b) const {
+  const auto begin = recording_->calls.begin() + static_cast<std::ptrdiff_t>(std::min(a, b));
+  const auto end = recording_->calls.begin() + static_cast<std::ptrdiff_t>(std::max(a, b));
+  return std::none_of(begin, end, [](const Call& call) { return call.random; });
+}
+
+// What is made again draws in the state of the first time, and all else goes on with the state.
+void FunctionFollower::follow_draw(const Next& next) {
+  const bool again = next.same_as >= 0;
+  const bool as_recorded =
+      again ? random_at_ && is_same_random_state(*random_at_, static_cast<size_t>(next.same_as))
+            : !random_at_;
+  if (!as_recorded) {
+    differ("draws in another random state", "does not", next.call);
+  }
+  if (again) random_at_ = static_cast<size_t>(next.same_as) + 1;
 }
 
 void FunctionFollower::touch_gradient(const at::Tensor& leaf) {
@@ -241,16 +286,20 @@ void FunctionFollower::end(const Tensors& outputs) {
   leave(difference_);
 }
 
-// The plan keeps what the program kept when the step was captured. Gradients lie in .grad.
+// The plan keeps what the program kept when the step was captured, and gradients.
 void FunctionFollower::look_at_held() {
   std::set<int32_t> known;
-  std::set<int32_t> gradients;
-  for (const TensorRef& ref : recording_->outputs) known.insert(ref.index);
-  for (const LeafGradient& leaf : recording_->gradients) gradients.insert(leaf.gradient.index);
+  const auto add = [&](const TensorRef& ref) {
+    if (ref.memory == Memory::kValue) known.insert(ref.index);
+  };
+  for (const TensorRef& ref : recording_->outputs) add(ref);
+  for (const LeafGradient& leaf : recording_->gradients) add(leaf.gradient);
+  int32_t last = -1;
   for (const HeldShell& shell : held()) {
+    if (shell.value == std::exchange(last, shell.value)) {
+      return leave("the function keeps what a checkpoint has made, and what it has made again");
+    }
     if (known.contains(shell.value)) continue;
-    // One reference is that of .grad, and one is that of the list.
-    if (gradients.contains(shell.value) && shell.storage.use_count() <= 2) continue;
     const Call& call = recording_->calls[recording_->values[shell.value].maker];
     return leave(fmt::format("the function keeps the result of {}{}, and the recording does not",
                              call.name(), at_place(call.place)));
@@ -278,8 +327,8 @@ void FunctionFollower::follow(const c10::OperatorHandle& op, torch::jit::Stack& 
                                            stack.end());
   if (beside_ != nullptr && step::draws_apart(arguments)) return call_plainly(op, stack);
   const Next next = next_call(op);
-  if (beside_ != nullptr && next.position < 0 && !next.failed && !step::reads_on_host(op) &&
-      looks_at_real_memory(arguments)) {
+  if (beside_ != nullptr && next.position < 0 && !next.failed && next.same_as < 0 &&
+      !step::reads_on_host(op) && looks_at_real_memory(arguments)) {
     for (size_t a = 0; a < arity && a < next.call->arguments.size(); ++a) {
       const bool tensors = next.call->arguments[a].kind != ArgumentKind::kConstant;
       if (tensors) compare(next, a, arguments[a]);
@@ -301,6 +350,7 @@ void FunctionFollower::follow(const c10::OperatorHandle& op, torch::jit::Stack& 
     return;
   }
   if (beside_ != nullptr) replay_counts(next);
+  if (beside_ != nullptr && next.call->random) follow_draw(next);
   std::vector<c10::IValue> results = results_of(next, arguments);
   if (beside_ != nullptr) replay_reads(next, results);
   advance(next);
@@ -363,12 +413,19 @@ void FunctionFollower::compare(const Next& next, size_t a, const c10::IValue& va
   };
   if (recorded.kind == ArgumentKind::kConstant) {
     if (holds_tensors(value)) refuse("a tensor", words_of(recorded.constant));
-    if (!same_constant(recorded.constant, value)) {
+    // What is made again has the number of the first time.
+    const auto first = next.same_as >= 0
+                           ? numbers_.find({static_cast<size_t>(next.same_as), a})
+                           : numbers_.end();
+    const c10::IValue& expected = first == numbers_.end() ? recorded.constant : first->second;
+    if (!same_constant(expected, value)) {
+      const auto position = static_cast<size_t>(next.position);
       if (beside_ != nullptr && next.position >= 0 && may_be_another_number(*next.call, a, value) &&
-          beside_->use(static_cast<size_t>(next.position), a, value)) {
+          beside_->use(position, a, value)) {
+        numbers_.insert_or_assign({position, a}, value);
         return;
       }
-      refuse(words_of(value), words_of(recorded.constant));
+      refuse(words_of(value), words_of(expected));
     }
     return;
   }
@@ -458,6 +515,9 @@ bool FunctionFollower::takes_the_place(const TensorRef& recorded, const at::Tens
   found.offset = recorded.geometry.offset;
   if (!(found == recorded.geometry)) return false;
   if (!beside_->use(static_cast<size_t>(recorded.index), now, later)) return false;
+  if (now.device().is_cpu() && now.storage().nbytes() <= step::kLargestLiteral) {
+    host_data_.insert_or_assign(recorded.index, step::copy_to_host(now.storage()));
+  }
   later_[recorded.index] = later;
   seen_.insert(recorded.index);
   homes_.put(now.storage(), {recorded.memory, recorded.index});
@@ -472,8 +532,11 @@ bool FunctionFollower::is_same_literal(const External& literal, const at::Tensor
   if (written.nbytes() != recorded.nbytes() || now.scalar_type() != literal.tensor.scalar_type()) {
     return false;
   }
-  return recorded.nbytes() == 0 || (address_of(written) != nullptr &&
-                                    step::copy_to_host(written) == step::copy_to_host(recorded));
+  if (recorded.nbytes() == 0) return true;
+  if (address_of(written) == nullptr) return false;
+  const auto other = host_data_.find(index);
+  return step::copy_to_host(written) ==
+         (other == host_data_.end() ? step::copy_to_host(recorded) : other->second);
 }
 
 c10::Storage FunctionFollower::storage_of(const External& external) const {
@@ -559,14 +622,37 @@ c10::Storage FunctionFollower::storage_for(const TensorRef& ref, const Call& cal
   if (ref.memory == Memory::kExternal) {
     return storage_of(recording_->externals[ref.index]);
   }
-  const step::StepValue& value = recording_->values[ref.index];
+  return new_storage(ref.index, call);
+}
+
+c10::Storage FunctionFollower::new_storage(int32_t position, const Call& call) {
+  const step::StepValue& value = recording_->values[position];
   // The program may write numbers into it.
   const bool blank = value.device.is_cpu() && step::gives_unwritten_memory(call.op) &&
                      value.bytes <= static_cast<int64_t>(step::kLargestLiteral);
   c10::Storage storage = blank ? blank_memory(value.bytes) : shell(value.bytes, value.device);
-  homes_.put(storage, home);
-  if (home.memory == Memory::kValue) hold_if_needed(home.index);
+  homes_.put(storage, {Memory::kValue, position});
+  hold_if_needed(position);
   return storage;
+}
+
+// Gives what the call writes over the next versions of the values.
+void FunctionFollower::note_writes(const Next& next, const std::vector<c10::IValue>& arguments) {
+  const int32_t maker = next.position >= 0 ? next.position : next.same_as;
+  if (maker < 0) return;
+  for (const int32_t v : written_[maker]) {
+    const Home before{Memory::kValue, recording_->values[v].previous};
+    c10::Storage written;
+    for (const c10::IValue& argument : arguments) {
+      step::for_each_tensor(argument, [&](const at::Tensor& tensor) {
+        if (!tensor.defined() || !tensor.has_storage()) return;
+        if (homes_.of(tensor.storage()) == before) written = tensor.storage();
+      });
+    }
+    if (!written) written = homes_.storage_of(before);
+    if (written) homes_.move(written, {Memory::kValue, v});
+    hold_if_needed(v);
+  }
 }
 
 at::Tensor FunctionFollower::tensor_for(const TensorRef& ref, const Call& call) {
@@ -577,11 +663,15 @@ at::Tensor FunctionFollower::tensor_for(const TensorRef& ref, const Call& call) 
 std::vector<c10::IValue> FunctionFollower::results_of(const Next& next,
                                                       const std::vector<c10::IValue>& arguments) {
   const Call& call = *next.call;
-  if (next.position >= 0) {
-    for (const int32_t v : written_[next.position]) {
-      const int32_t before = recording_->values[v].previous;
-      homes_.move({Memory::kValue, before}, {Memory::kValue, v});
-      hold_if_needed(v);
+  note_writes(next, arguments);
+  // What is made again is memory of its own.
+  std::map<int32_t, c10::Storage> again;
+  for (const auto& list : call.outputs) {
+    for (const TensorRef& ref : list) {
+      if (next.same_as < 0 || ref.memory != Memory::kValue || again.contains(ref.index)) continue;
+      const step::StepValue& value = recording_->values[ref.index];
+      if (value.maker != next.same_as || value.previous >= 0) continue;
+      again.emplace(ref.index, new_storage(ref.index, call));
     }
   }
   const auto& returns = call.op.schema().returns();

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reprise/runtime/stage.h"
@@ -15,6 +17,7 @@
 #include "runtime/lockstep/shells.h"
 #include "runtime/step/gradients_aside.h"
 #include "runtime/step/recording.h"
+#include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::lockstep {
 
@@ -47,6 +50,8 @@ class FunctionFollower final : public Taker {
   // Lets the function go on by itself from here.
   void leave(const std::string& difference) override;
   void touch_gradient(const at::Tensor& leaf) override;
+  int64_t mark_random_state() override;
+  void return_to_random_state(int64_t mark) override;
   // Lets the function find the gradients that were put aside, as in plain training.
   void show_gradients_of(step::GradientsAside& aside) { gradients_aside_ = &aside; }
   // Returns the shells of values that are held.
@@ -59,6 +64,7 @@ class FunctionFollower final : public Taker {
     const step::Call* call = nullptr;  // null behind the last one
     int32_t position = -1;             // in Recording::calls; -1 for a call that is left out
     bool failed = false;
+    int32_t same_as = -1;  // the call whose values it makes again
   };
 
   void begin(const step::Recording& recording);
@@ -67,6 +73,8 @@ class FunctionFollower final : public Taker {
   void follow(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   void replay_reads(const Next& next, std::vector<c10::IValue>& results);
   void replay_counts(const Next& next);
+  void follow_draw(const Next& next);
+  bool is_same_random_state(size_t a, size_t b) const;
 
   Next peek() const;
   size_t calls_done() const;
@@ -95,6 +103,8 @@ class FunctionFollower final : public Taker {
   at::Tensor tensor_for(const step::TensorRef& ref, const step::Call& call);
   void hold_if_needed(int32_t value);
   c10::Storage storage_for(const step::TensorRef& ref, const step::Call& call);
+  c10::Storage new_storage(int32_t value, const step::Call& call);
+  void note_writes(const Next& next, const std::vector<c10::IValue>& arguments);
   std::vector<c10::IValue> results_of(const Next& next, const std::vector<c10::IValue>& arguments);
 
   const step::Recording* recording_;
@@ -109,6 +119,9 @@ class FunctionFollower final : public Taker {
   std::set<int32_t> seen_;            // externals that were compared
   std::set<int32_t> given_;           // values whose bytes the host has
   std::map<int32_t, int64_t> later_;  // by external that is another tensor: bytes it begins later
+  // What is not as in the recording: numbers, by call and argument, and small host data.
+  std::map<std::pair<size_t, size_t>, c10::IValue> numbers_;
+  std::map<int32_t, step::HostBytes> host_data_;
   std::vector<std::vector<int32_t>> written_;  // by call: values that it writes over others
   Homes homes_;
   // If others held memory while the step was recorded: the values that autograd did not add to in
@@ -117,6 +130,9 @@ class FunctionFollower final : public Taker {
   std::vector<c10::Storage> added_to_;
   size_t call_ = 0, left_out_ = 0;  // the next ones
   size_t number_ = 0;               // of the call at hand, those that are left out included
+  // The function has set the random state to that before this call, as a checkpoint does.
+  std::optional<size_t> random_at_;
+  std::set<size_t> random_marks_;  // the calls before which it has looked at the random state
   std::string difference_;
 };
 

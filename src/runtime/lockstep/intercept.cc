@@ -78,6 +78,12 @@ bool touch_gradient(const at::Tensor& leaf) {
   return intercepting_here;
 }
 
+int64_t mark_random_state() { return intercepting_here ? active->mark_random_state() : -1; }
+
+void return_to_random_state(int64_t mark) {
+  if (intercepting_here) active->return_to_random_state(mark);
+}
+
 bool can_intercept() { return has_key(); }
 
 Interception::Interception(Taker& taker)

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -25,12 +26,18 @@ class Taker {
   virtual void leave(const std::string& reason) = 0;
   // The program looks at the gradient of a leaf.
   virtual void touch_gradient(const at::Tensor& leaf) = 0;
+  // The program looks at the random state, to set it again by the mark that this returns. The mark is
+  // -1 where the state itself is there.
+  virtual int64_t mark_random_state() { return -1; }
+  virtual void return_to_random_state(int64_t) {}
 };
 
 // These tell the taker of this thread's calls, if there is one. touch_gradient() returns whether there
 // is one.
 void leave_recording(const std::string& reason);
 bool touch_gradient(const at::Tensor& leaf);
+int64_t mark_random_state();
+void return_to_random_state(int64_t mark);
 
 // Says whether calls can be taken. They are taken under a dispatch key that LibTorch 2.11 to 2.14
 // leave free. Another library of the process may have taken it.

@@ -57,8 +57,7 @@ c10::Storage Homes::storage_of(Home home) const {
 
 std::vector<HeldShell> Homes::held() const {
   std::vector<HeldShell> all;
-  for (const auto& [key, address] : by_home_) {
-    const Entry& entry = by_storage_.at(address);
+  for (const auto& [address, entry] : by_storage_) {
     if (entry.home.memory != step::Memory::kValue) continue;
     if (auto alive = entry.alive.lock()) {
       all.push_back({entry.home.index, c10::Storage(std::move(alive))});
@@ -69,12 +68,12 @@ std::vector<HeldShell> Homes::held() const {
   return all;
 }
 
-void Homes::move(Home from, Home to) {
-  const auto found = by_home_.find(key_of(from));
-  if (found == by_home_.end()) return;
-  const void* address = found->second;
-  by_home_.erase(found);
-  by_storage_.at(address).home = to;
+void Homes::move(const c10::Storage& storage, Home to) {
+  const void* address = storage.unsafeGetStorageImpl();
+  Entry& entry = by_storage_.at(address);
+  const auto from = by_home_.find(key_of(entry.home));
+  if (from != by_home_.end() && from->second == address) by_home_.erase(from);
+  entry.home = to;
   by_home_.insert_or_assign(key_of(to), address);
 }
 

@@ -45,12 +45,13 @@ class Homes {
   void put(const c10::Storage& storage, Home home);
   // Returns kNone for a storage that is not known.
   Home of(const c10::Storage& storage) const;
-  // Returns the storage that has this home, or nothing if it is gone.
+  // Returns the storage that has got this home last, or nothing if it is gone.
   c10::Storage storage_of(Home home) const;
-  // Returns the shells of values that are alive, by value.
+  // Returns the shells of values that are alive, by value. A value that was made again may have
+  // several.
   std::vector<HeldShell> held() const;
-  // Gives the storage of `from` the home `to`, if it is there.
-  void move(Home from, Home to);
+  // Gives a storage that is known another home.
+  void move(const c10::Storage& storage, Home to);
 
  private:
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 #include <vector>
 
@@ -17,32 +16,12 @@ namespace {
 constexpr size_t kLongest = 60;
 constexpr int64_t kMostNumbers = 4;
 
-bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
 std::string shortened(std::string text) {
   if (text.size() > kLongest) text = text.substr(0, kLongest - 3) + "...";
   return text;
 }
 
 }  // namespace
-
-bool same_constant(const c10::IValue& a, const c10::IValue& b) {
-  if (a.isNone() || b.isNone()) return a.isNone() == b.isNone();
-  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
-  if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
-  if (a.isDouble() && b.isDouble()) return same_bits(a.toDouble(), b.toDouble());
-  if (a.isComplexDouble() && b.isComplexDouble()) {
-    const auto x = a.toComplexDouble(), y = b.toComplexDouble();
-    return same_bits(x.real(), y.real()) && same_bits(x.imag(), y.imag());
-  }
-  if (a.isString() && b.isString()) return a.toStringRef() == b.toStringRef();
-  if (a.isDevice() && b.isDevice()) return a.toDevice() == b.toDevice();
-  if (a.isList() && b.isList()) {
-    const auto x = a.toListRef().vec(), y = b.toListRef().vec();
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_constant);
-  }
-  return a.tagKind() == b.tagKind();
-}
 
 std::string words_of(const c10::IValue& value) {
   if (value.isDouble()) return fmt::format("{}", value.toDouble());

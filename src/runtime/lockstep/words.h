@@ -10,10 +10,6 @@
 
 namespace reprise::runtime::internal::lockstep {
 
-// Says whether two arguments that are no tensors are the same for an operator, to the last bit.
-// Objects whose content is not known count as the same.
-bool same_constant(const c10::IValue& a, const c10::IValue& b);
-
 // Returns a number, a list or a text as a program writes it, not longer than a line.
 std::string words_of(const c10::IValue& value);
 

@@ -65,13 +65,6 @@ bool GradientsAside::has_unseen() const {
   });
 }
 
-bool GradientsAside::is_kept() const {
-  return std::any_of(aside_.begin(), aside_.end(), [](const auto& one) {
-    const Aside& aside = one.second;
-    return aside.seen && aside.gradient.defined() && aside.leaf.grad().is_same(aside.gradient);
-  });
-}
-
 void GradientsAside::forget_dropped() {
   std::erase_if(shown_, [](Aside* aside) {
     if (aside->leaf.grad().is_same(aside->gradient)) return false;

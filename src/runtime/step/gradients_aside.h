@@ -26,9 +26,9 @@ class GradientsAside {
   void add(const at::Tensor& leaf);
   // Says whether an old gradient is aside that the function has not looked at.
   bool has_unseen() const;
-  // Says whether the function has seen an old gradient, or one with what the step has added, and has
-  // not dropped it before.
-  bool is_mixed() const { return added_ || is_kept(); }
+  // Says whether the function has seen a gradient of the step with an old one added to it. An old
+  // gradient that it has seen before is memory from before the step, which it may write and keep.
+  bool is_mixed() const { return added_; }
   // Lets go of old gradients that the function has seen and that are not in .grad any more.
   void forget_dropped();
   // Puts the old gradients into .grad, but for those that are forgotten: there is none then.
@@ -42,7 +42,6 @@ class GradientsAside {
     bool seen = false;
   };
   static void add(Aside& aside);
-  bool is_kept() const;
 
   std::map<const void*, Aside> aside_;  // by leaf
   std::vector<Aside*> shown_;  // those whose gradient the function has seen and may drop

@@ -70,6 +70,10 @@ TensorRef Places::refer(const at::Tensor& tensor, bool is_result, const Call& ca
                      "operations a recording does not see; online mode runs such a step");
     return {};
   }
+  if (tensor._is_zerotensor()) {
+    problems_.refuse(call, "uses a tensor of zeros without memory, as forward derivatives do");
+    return {};
+  }
   if (!tensor.has_storage() || tensor.layout() != at::kStrided) {
     problems_.refuse(call,
                      fmt::format("uses a tensor of layout {}", c10::toString(tensor.layout())));
@@ -119,7 +123,9 @@ int32_t Places::add(External external) {
 }
 
 int32_t Places::add_literal(const at::Tensor& tensor, const Call& call) {
-  if (saved_by_hooks_ && call.phase == Phase::kBackward) {
+  // A number of the program is one that a checkpoint reads when it runs a part again.
+  if (saved_by_hooks_ && call.phase == Phase::kBackward &&
+      !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     problems_.refuse(
         call,
         "reads what a function of torch.autograd.graph.saved_tensors_hooks made, which no "
@@ -169,7 +175,7 @@ void Places::write_external(Call& call, int32_t index) {
   const External& external = recording_.externals[index];
   if (external.requires_grad && !is_followed()) {
     problems_.refuse(call, "writes a parameter; keep the optimizer out of the captured step");
-  } else if (external.input >= 0) {
+  } else if (external.input >= 0 && !is_followed()) {
     problems_.refuse(call, fmt::format("writes input {} of the step in place; give the step a copy",
                                        external.input));
   } else if (external.is_constant) {
@@ -232,8 +238,11 @@ void Places::add_host_data(const at::Tensor& tensor) {
 
 void Places::add_kept() {
   std::set<int32_t> known;
-  for (const TensorRef& ref : recording_.outputs) known.insert(ref.index);
-  for (const LeafGradient& leaf : recording_.gradients) known.insert(leaf.gradient.index);
+  const auto add = [&](const TensorRef& ref) {
+    if (ref.memory == Memory::kValue) known.insert(ref.index);
+  };
+  for (const TensorRef& ref : recording_.outputs) add(ref);
+  for (const LeafGradient& leaf : recording_.gradients) add(leaf.gradient);
   std::map<int32_t, int64_t> kept;  // bytes, by value
   for (const auto& [address, tracked] : tracked_) {
     if (tracked.place.memory != Memory::kValue || known.contains(tracked.place.index)) continue;

@@ -44,6 +44,13 @@ bool is_clone_by_autograd(const c10::OperatorName& name) {
          !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
 }
 
+// Says whether a transform of torch.func takes operators over. It calls others in their place, down
+// to those of plain tensors.
+bool is_transformed() {
+  return c10::impl::tls_local_dispatch_key_set().included_.has(
+      c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
   if (inside_callback) return nullptr;
   const auto name = event.operator_name();
@@ -53,7 +60,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
   if (!op) return nullptr;
   std::unique_ptr<LeafContext> context;
   guarded([&](Recorder& recorder) {
-    if (is_transparent(*op, recorder.device())) return;
+    if (is_transformed() || is_transparent(*op, recorder.device())) return;
     context = recorder.begin(*op, event);
     context->within_leaf = std::exchange(inside_leaf, true);
   });

@@ -12,6 +12,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/plain_tensors.h"
+#include "runtime/step/drop_reruns.h"
 #include "runtime/step/host_reads.h"
 #include "runtime/step/operators.h"
 #include "runtime/step/source_place.h"
@@ -197,6 +198,7 @@ Recording Recorder::finish(Tensors outputs) {
     // Their history is not kept.
     for (at::Tensor& output : outputs) output = output.defined() ? output.detach() : output;
     places_.add_kept();
+    drop_reruns();
   }
   if (!problems_.first().empty()) {
     throw InputError("the step cannot be captured: " + problems_.first());
@@ -323,10 +325,29 @@ void Recorder::note_leaf(const at::Tensor& tensor) {
 
 // Says whether the call has advanced a random generator.
 bool Recorder::draws(const LeafContext& context) {
-  const bool draws = !(context.random ? *context.random : random_).is_now();
-  if (draws && context.random) fail(kRandomStateSet);
-  if (draws) random_ = RandomState(recording_.device);
-  return draws;
+  const RandomState& before = context.random ? *context.random : random_;
+  if (before.is_now()) return false;
+  const size_t call = recording_.calls.size();
+  if (is_followed()) found_.emplace(call, before);
+  if (context.random) {
+    // A checkpoint sets the state of the forward pass, and puts back that of the backward.
+    set_before_.insert(call);
+    if (is_followed()) return true;
+    fail(kRandomStateSet);
+  }
+  random_ = RandomState(recording_.device);
+  return true;
+}
+
+// Leaves out what a checkpoint makes again.
+void Recorder::drop_reruns() {
+  const auto dropped = step::drop_reruns(recording_, [&](size_t first, size_t again) {
+    const auto a = found_.find(first), b = found_.find(again);
+    return a != found_.end() && b != found_.end() && a->second == b->second;
+  });
+  if (!std::includes(dropped.begin(), dropped.end(), set_before_.begin(), set_before_.end())) {
+    fail(kRandomStateSet);
+  }
 }
 
 // Notes what the call has written over. Returns true if that made new versions of values.

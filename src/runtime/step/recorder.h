@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -73,6 +74,7 @@ class Recorder {
   void note_made(const LeafContext& context, const at::Tensor& tensor);
   void look_at_generators(LeafContext& context, c10::ArrayRef<c10::IValue> arguments);
   bool draws(const LeafContext& context);
+  void drop_reruns();
   bool write_values(LeafContext& context);
   void leave_out(Call call, bool failed);
   void expect_number(const Call& call, const c10::IValue& result);
@@ -98,7 +100,10 @@ class Recorder {
   size_t gifts_ = 0;  // number of guards so far that give one
   std::set<const void*> leaves_;
   std::set<const void*> made_;  // tensors that operations of the step returned
-  state::RandomState random_;   // the state after the last call that drew
+  state::RandomState random_;   // the state after the last call that drew and went on with it
+  // Of a followed step, by call that drew: the state that it has found.
+  std::map<size_t, state::RandomState> found_;
+  std::set<size_t> set_before_;  // the calls before which the host had set the state
 };
 
 }  // namespace reprise::runtime::internal::step

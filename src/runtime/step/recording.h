@@ -105,11 +105,13 @@ struct Call {
 };
 
 // A LeftOut is a call that a replay does not need: it only looks at memory in another way, it gives
-// the host a number, or it failed. A function that runs beside the recording calls it all the same.
+// the host a number, it failed, or it makes values again that another call has made, as a checkpoint
+// does. A function that runs beside the recording calls it all the same.
 struct LeftOut {
   size_t before = 0;  // how many of Recording::calls ended before it
   Call call;
-  bool failed = false;  // whether it threw an exception, which the step has caught
+  bool failed = false;   // whether it threw an exception, which the step has caught
+  int32_t same_as = -1;  // the one of Recording::calls whose values it makes again; -1 for none
 };
 
 // An Arrival says what the step does to a gradient that is there when it begins.
@@ -122,9 +124,11 @@ enum class Arrival : uint8_t {
 
 // A LeafGradient is a leaf tensor that wants a gradient, and the gradient.
 struct LeafGradient {
-  at::Tensor target;        // the parameter, or the caller's input at capture
-  int32_t input = -1;       // position among the caller's inputs; -1 for a parameter
-  TensorRef gradient = {};  // kNone if no gradient arrives
+  at::Tensor target;   // the parameter, or the caller's input at capture
+  int32_t input = -1;  // position among the caller's inputs; -1 for a parameter
+  // kNone if no gradient arrives. An external is memory from before the step that stays the gradient,
+  // as behind zero_grad(set_to_none=False) of a followed step.
+  TensorRef gradient = {};
   Arrival arrival = Arrival::kAdded;
 };
 
