@@ -74,46 +74,62 @@ class TrainStepTest : public OnlineTest {
   }
 };
 
-TEST_F(TrainStepTest, TakesGraphModeWhereTheStepCanBeRecorded) {
+TEST_F(TrainStepTest, FollowsTheStepIfNoModeIsAskedFor) {
   StepSubject mine, plain;
   TrainStep step = train_step(mine.function(), rows(512), within(mine, "80%"));
-  EXPECT_EQ(step.mode(), StepMode::kGraph);
+  EXPECT_EQ(step.mode(), StepMode::kFollow);
   EXPECT_THROW(step.last_step(), InputError);
-  expect_plain_bits(step, mine, plain, {rows(512), rows(512, -1), rows(512)});
+  expect_plain_bits(step, mine, plain, {rows(512), rows(512, -1), rows(512), rows(512)});
   EXPECT_EQ(step.tried().size(), 1U);
-  EXPECT_NE(step.explain().find("a plan fits"), std::string::npos) << step.explain();
-  EXPECT_EQ(step.last_step().graph_steps, 3);
+  EXPECT_NE(step.explain().find("runs at every call"), std::string::npos) << step.explain();
+  EXPECT_EQ(step.last_step().follow_steps, 4);
+  EXPECT_EQ(step.last_step().left, 1);
   EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
   EXPECT_NE(step.captured(), nullptr);
 }
 
-TEST_F(TrainStepTest, RunsOnlineWhatCannotBeRecorded) {
+TEST_F(TrainStepTest, FollowsAStepThatReadsNumbers) {
   StepSubject mine(StepSubject::kScale), plain(StepSubject::kScale);
   TrainStep step = train_step(mine.function(), rows(512), within(mine, "85%"));
+  expect_plain_bits(step, mine, plain, {rows(512), rows(512, -1), rows(512), rows(512, -1)});
+  EXPECT_EQ(step.mode(), StepMode::kFollow);
+  EXPECT_EQ(step.last_step().left, 1);
+}
+
+TEST_F(TrainStepTest, GraphModeRecordsTheStepIfItIsAskedFor) {
+  StepSubject mine, plain;
+  TrainStepOptions options = within(mine, "80%");
+  options.mode = StepMode::kGraph;
+  TrainStep step = train_step(mine.function(), rows(512), options);
+  EXPECT_EQ(step.mode(), StepMode::kGraph);
+  expect_plain_bits(step, mine, plain, {rows(512), rows(512, -1), rows(512)});
+  EXPECT_NE(step.explain().find("a plan fits"), std::string::npos) << step.explain();
+  EXPECT_EQ(step.last_step().graph_steps, 3);
+  EXPECT_EQ(step.last_step().predicted_peak, step.last_step().measured_peak);
+}
+
+TEST_F(TrainStepTest, OnlineModeRunsTheStepIfItIsAskedFor) {
+  StepSubject mine(StepSubject::kScale), plain(StepSubject::kScale);
+  TrainStepOptions options = within(mine, "85%");
+  options.mode = StepMode::kOnline;
+  TrainStep step = train_step(mine.function(), rows(512), options);
   EXPECT_EQ(step.mode(), StepMode::kOnline);
   expect_plain_bits(step, mine, plain, {rows(512), rows(300), rows(512, -1)});
-  ASSERT_EQ(step.tried().size(), 2U);
-  EXPECT_FALSE(step.tried()[0].works);
-  EXPECT_TRUE(step.tried()[1].works);
   EXPECT_EQ(step.last_step().online_steps, 3);
   EXPECT_EQ(step.last_step().predicted_peak, std::nullopt);
   EXPECT_EQ(step.captured(), nullptr);
 }
 
-TEST_F(TrainStepTest, OtherInputsRunOnlineAndAreRecordedIfTheyComeAgain) {
+TEST_F(TrainStepTest, OtherInputsRunWithoutAPlanAndAreRecorded) {
   StepSubject mine, plain;
-  TrainStep step = train_step(mine.function(), rows(512), within(mine, Budget()));
-  expect_plain_bits(step, mine, plain, {rows(512), rows(256)});
-  EXPECT_EQ(step.last_step().mode, StepMode::kOnline);
-  EXPECT_NE(step.last_miss(), "");
-  expect_plain_bits(step, mine, plain, {rows(256), rows(256)});
-  EXPECT_EQ(step.last_step().mode, StepMode::kGraph);
-  EXPECT_EQ(step.last_step().online_steps, 1);
-  expect_plain_bits(step, mine, plain, {rows(512), rows(256), rows(512), rows(512)});
-  EXPECT_EQ(step.last_step().mode, StepMode::kGraph);
+  TrainStep step = train_step(mine.function(), rows(256), within(mine, "85%"));
+  expect_plain_bits(step, mine, plain, {rows(256), rows(256), rows(128), rows(256), rows(128)});
+  EXPECT_EQ(step.mode(), StepMode::kFollow);
+  EXPECT_EQ(step.last_step().follow_steps, 5);
+  EXPECT_GE(step.last_step().left, 2);
 }
 
-TEST_F(TrainStepTest, GradientsThatARecordingCannotTakeRunOnline) {
+TEST_F(TrainStepTest, GradientsFromBeforeRunWithoutAPlan) {
   StepSubject mine, plain;
   // Gradients are added up over the calls, and halved together at each of them.
   const auto halving = [](StepSubject& subject) -> StepFunction {
@@ -132,50 +148,35 @@ TEST_F(TrainStepTest, GradientsThatARecordingCannotTakeRunOnline) {
     at::manual_seed(k);
     ASSERT_EQ(difference(wanted, mine.bits(step.run(rows(512)))), "") << k << step.explain();
   }
-  EXPECT_EQ(step.last_step().graph_steps, 1);
-  EXPECT_EQ(step.last_step().online_steps, 2);
-  EXPECT_NE(step.last_miss().find("has a gradient already"), std::string::npos);
+  EXPECT_EQ(step.last_step().follow_steps, 3);
+  EXPECT_EQ(step.last_step().left, 3);
+  EXPECT_NE(step.last_miss().find("gradients from before"), std::string::npos) << step.last_miss();
 }
 
-TEST_F(TrainStepTest, OtherInputsThatHaveNoRoomBesideTheRecordingAreRecordedAtOnce) {
-  StepSubject mine, plain;
-  TrainStep step = train_step(mine.function(), rows(512), within(mine, "90%"));
-  expect_plain_bits(step, mine, plain, {rows(512), rows(256), rows(256), rows(128), rows(512)});
-  EXPECT_GT(step.last_step().graph_steps, 1);
-}
-
-TEST_F(TrainStepTest, WithoutRecordingsLeftOtherInputsRunOnline) {
-  StepSubject mine, plain;
-  TrainStepOptions options = within(mine, Budget());
-  options.recordings = 0;
-  TrainStep step = train_step(mine.function(), rows(64), options);
-  expect_plain_bits(step, mine, plain, {rows(64), rows(32), rows(32), rows(32), rows(64)});
-  EXPECT_EQ(step.last_step().graph_steps, 2);
-  EXPECT_EQ(step.last_step().online_steps, 3);
-}
-
-TEST_F(TrainStepTest, AStepThatReadsNumbersIsGuarded) {
+TEST_F(TrainStepTest, ARecordedStepThatReadsNumbersIsGuarded) {
   StepSubject mine(StepSubject::kBranch), plain(StepSubject::kBranch);
-  TrainStep step = train_step(mine.function(), rows(64), within(mine, Budget()));
+  TrainStepOptions options = within(mine, Budget());
+  options.mode = StepMode::kGraph;
+  TrainStep step = train_step(mine.function(), rows(64), options);
   EXPECT_EQ(step.mode(), StepMode::kGuardedGraph);
   EXPECT_NE(step.explain().find("compared at each call"), std::string::npos);
   expect_plain_bits(step, mine, plain, {rows(64), rows(64, -1), rows(64), rows(64, -1)});
-  EXPECT_EQ(step.last_step().online_steps, 1);
-  expect_plain_bits(step, mine, plain, {rows(64), rows(64, -1), rows(64)});
-  EXPECT_EQ(step.last_step().online_steps, 1);
+  EXPECT_EQ(step.last_step().graph_steps, 4);
 }
 
 TEST_F(TrainStepTest, ABudgetThatNoModeFitsIsRefusedWithAllReasons) {
   StepSubject mine;
   const Tensors sample = rows(512);
   const Bits before = mine.bits(at::zeros({}));
+  TrainStep step = train_step(mine.function(), sample, within(mine, Bytes(1000)));
   try {
-    train_step(mine.function(), sample, within(mine, Bytes(1000)));
+    step.run(sample);
     FAIL() << "it found room";
   } catch (const BudgetError& error) {
     const std::string what = error.what();
-    EXPECT_NE(what.find("- graph: no: "), std::string::npos) << what;
-    EXPECT_NE(what.find("- online: no: "), std::string::npos) << what;
+    for (const char* mode : {"follow", "graph", "online"}) {
+      EXPECT_NE(what.find(std::string("- ") + mode + ": no: "), std::string::npos) << what;
+    }
   }
   EXPECT_EQ(difference(before, mine.bits(at::zeros({}))), "");
 }
@@ -214,11 +215,12 @@ TEST_F(TrainStepTest, TheOptimizerIsPartOfTheStepInEachMode) {
 
 TEST_F(TrainStepTest, AnExceptionOfTheStepPassesUnchanged) {
   const StepFunction broken = [](const Tensors&) -> Tensors { throw std::domain_error("mine"); };
-  EXPECT_THROW(train_step(broken, rows(8)), std::domain_error);
-  StepSubject mine;
-  TrainStepOptions options = within(mine, Budget());
-  options.recordings = -1;
-  EXPECT_THROW(train_step(mine.function(), rows(8), options), InputError);
+  TrainStep step = train_step(broken, rows(8));
+  EXPECT_THROW(step.run(rows(8)), std::domain_error);
+  EXPECT_EQ(step.mode(), StepMode::kFollow);
+  TrainStepOptions options;
+  options.mode = StepMode::kGraph;
+  EXPECT_THROW(train_step(broken, rows(8), options), std::domain_error);
 }
 
 }  // namespace

@@ -24,27 +24,27 @@ namespace reprise::runtime {
 
 // StepMode is the way in which a step runs.
 enum class StepMode {
+  kFollow,        // The function runs at every call, beside a plan (CaptureOptions::follow).
   kGraph,         // recorded, planned and replayed
   kGuardedGraph,  // the same, and numbers that the step reads out of tensors are compared
   kOnline,        // as it is written: values are evicted and made again
 };
 
-// Returns "graph", "guarded graph" or "online".
+// Returns "follow", "graph", "guarded graph" or "online".
 const char* to_string(StepMode mode);
 
 struct TrainStepOptions {
-  // The only mode that may be taken. Absent: graph mode where it works, then online mode. kGraph and
-  // kGuardedGraph ask for the same.
+  // The only mode that may be taken. Absent: follow mode where it works, then graph mode, then online
+  // mode. kGraph and kGuardedGraph ask for the same.
   std::optional<StepMode> mode = {};
-  // These options are for graph mode. `on_miss` is not looked at. `optimizer` makes the optimizer's
+  // These options are for follow mode and graph mode. `follow` and `on_miss` are not looked at: in
+  // graph mode a call that is not what was recorded is recorded. `optimizer` makes the optimizer's
   // step a part of the step in each mode, and leaves no gradients behind.
   CaptureOptions capture = {};
-  // The budget is for both modes; the other options are for graph mode. For a share of plain
-  // training's peak in online mode, the step runs once without a limit.
+  // The budget is for all modes; the other options are for follow mode and graph mode. For a share of
+  // plain training's peak, the step runs once without a limit.
   StepPlanOptions plan = {};
   std::string heuristic = "dtr";  // chooses what online mode evicts
-  // So many recordings may follow the first one, for other inputs, states or outcomes.
-  int recordings = 4;
 };
 
 // A ModeTried is a mode that was tried for a step.
@@ -60,9 +60,11 @@ struct ModeTried {
 struct TrainStepReport {
   StepMode mode = StepMode::kGraph;
   Bytes budget;                              // the largest Bytes if there is no limit
-  std::optional<Bytes> predicted_peak = {};  // online mode predicts none
+  std::optional<Bytes> predicted_peak = {};  // Calls without a plan have none.
   Bytes measured_peak;
-  int64_t graph_steps = 0, online_steps = 0;  // number of steps so far, by mode
+  // Numbers of steps so far, by mode.
+  int64_t follow_steps = 0, graph_steps = 0, online_steps = 0;
+  int64_t left = 0;  // number of steps of follow mode so far that ran without a plan
 
   bool operator==(const TrainStepReport&) const = default;
 };
@@ -70,10 +72,9 @@ struct TrainStepReport {
 // A TrainStep runs a training step inside a budget, in the best mode that works. Its results are
 // equal to the last bit to those of the function, unless CaptureOptions::alternatives allows less.
 //
-// A call that is not what was recorded (other shapes, another state, other numbers that the step
-// reads) runs online. If the next call is like it, it is recorded, in place of the recording for
-// other inputs or beside the other outcomes. It is recorded at once where online mode does not work,
-// or has no room beside the arena of the recording. Threads that call one TrainStep take turns.
+// In follow mode a call that is not what was recorded goes on as it is written. If the mode fails at
+// a call before the function has begun, the next mode that works runs the call, and all later ones.
+// Threads that call one TrainStep take turns.
 class TrainStep {
  public:
   TrainStep(StepFunction step, Tensors sample, TrainStepOptions options);
@@ -87,15 +88,15 @@ class TrainStep {
   Tensors run_all(const Tensors& inputs);
 
   StepMode mode() const;
-  // Returns the modes that were tried, in their order. A recording that failed later is here, too.
+  // Returns the modes that were tried, in their order. A mode that failed later is here, too.
   const std::vector<ModeTried>& tried() const;
   // Returns what differed in the last call that was not what was recorded; empty if there was none.
-  const std::string& last_miss() const;
+  std::string last_miss() const;
   // Returns the mode, the reason for it, and the reasons against the modes before it, a line each.
   std::string explain() const;
   // Throws InputError if the step has not run yet.
   TrainStepReport last_step() const;
-  // Returns the recording of graph mode, or null in online mode.
+  // Returns the captured step of follow mode or graph mode, or null in online mode.
   const CapturedStep* captured() const;
 
   struct State;
@@ -104,9 +105,12 @@ class TrainStep {
   std::unique_ptr<State> state_;
 };
 
-// Tries graph mode and then online mode on the sample. The function runs a few times for that.
-// Parameters, gradients, buffers, optimizer state and the random state are left as they were. A
-// recording takes plain training's memory; online mode does not.
+// Takes the first mode that works. In follow mode nothing runs here. The other modes run the function
+// a few times on the sample; parameters, gradients, buffers, optimizer state and the random state are
+// left as they were. A recording of graph mode takes plain training's memory.
+//
+// In follow mode a call that begins while parameters have gradients runs without a plan, because
+// nobody tells the step that the function looks at them: let zero_grad() stand between two calls.
 //
 // There is no chain mode here, because the stages of a step are not seen in C++: use Remat for a
 // model that is a sequence of stages.

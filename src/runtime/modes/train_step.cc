@@ -3,13 +3,12 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <exception>
 #include <mutex>
 #include <new>
 
 #include "reprise/model/errors.h"
 #include "reprise/runtime/allocator.h"
-#include "reprise/runtime/miss.h"
 #include "reprise/runtime/online.h"
 #include "runtime/device/overheads.h"
 
@@ -17,24 +16,7 @@ namespace reprise::runtime {
 
 namespace {
 
-// One recording serves two calls if their inputs are of one kind.
-struct InputKind {
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<at::ScalarType> types;
-
-  bool operator==(const InputKind&) const = default;
-};
-
-InputKind kind_of(const Tensors& inputs) {
-  InputKind kind;
-  for (const at::Tensor& input : inputs) {
-    kind.shapes.push_back(input.sizes().vec());
-    kind.types.push_back(input.scalar_type());
-  }
-  return kind;
-}
-
-bool is_graph(StepMode mode) { return mode != StepMode::kOnline; }
+bool is_graph(StepMode mode) { return mode == StepMode::kGraph || mode == StepMode::kGuardedGraph; }
 
 // A ModeRefusal is the reason why a mode does not work.
 struct ModeRefusal {
@@ -89,6 +71,8 @@ std::string lines_of(const std::vector<ModeTried>& tried) {
 
 const char* to_string(StepMode mode) {
   switch (mode) {
+    case StepMode::kFollow:
+      return "follow";
     case StepMode::kGraph:
       return "graph";
     case StepMode::kGuardedGraph:
@@ -101,10 +85,9 @@ const char* to_string(StepMode mode) {
 
 struct TrainStep::State {
   State(StepFunction function, TrainStepOptions given)
-      : step(std::move(function)), options(std::move(given)), recordings_left(options.recordings) {
-    if (options.recordings < 0) {
-      throw InputError(fmt::format("recordings is a number from 0 on, not {}", options.recordings));
-    }
+      : step(std::move(function)), options(std::move(given)) {
+    modes_left = options.mode ? std::vector{*options.mode}
+                              : std::vector{StepMode::kFollow, StepMode::kGraph, StepMode::kOnline};
   }
 
   Tensors run_whole(const Tensors& inputs) const {
@@ -139,24 +122,30 @@ struct TrainStep::State {
   void prepare_online(const Tensors& sample) {
     require_cpu(sample);
     Budget budget = options.plan.budget;
-    if (captured) {
-      budget = Budget(captured->planned().budget);
-    } else if (budget.relative()) {
-      budget = Budget(budget.resolve(try_online(sample, Budget())));
-    }
+    if (budget.relative()) budget = Budget(budget.resolve(try_online(sample, Budget())));
     online.emplace(OnlineOptions{.budget = budget, .heuristic = options.heuristic});
     online_budget = budget;
   }
 
-  // Records and plans the step for these inputs.
-  void record(const Tensors& inputs, bool misses_run_online) {
-    captured.reset();
+  // Begins to follow the step. Nothing runs before the first call.
+  void follow(const Tensors& sample) {
     CaptureOptions capture = options.capture;
-    capture.on_miss = misses_run_online ? OnMiss::kRefuse : OnMiss::kRecapture;
-    CapturedStep made(step, inputs, std::move(capture));
-    made.plan(options.plan);
-    captured.emplace(std::move(made));
-    kind = kind_of(inputs);
+    capture.follow = true;
+    const auto watched = [this](const Tensors& inputs) {
+      begun = true;
+      return step(inputs);
+    };
+    captured.emplace(watched, sample, std::move(capture));
+    captured->plan_ahead(options.plan);
+  }
+
+  // Records and plans the step for these inputs.
+  void record(const Tensors& inputs) {
+    CaptureOptions capture = options.capture;
+    capture.follow = false;
+    capture.on_miss = OnMiss::kRecapture;
+    captured.emplace(step, inputs, std::move(capture));
+    captured->plan(options.plan);
   }
 
   std::string reason_for_graph() const {
@@ -169,41 +158,45 @@ struct TrainStep::State {
     return reason;
   }
 
-  void choose(const Tensors& sample) {
-    std::vector<ModeRefusal> refusals;
-    if (!options.mode || is_graph(*options.mode)) {
-      // Misses are given to online mode where it works, which is known before anything is recorded.
-      const bool both = !options.mode && !refusal_of([&] {
-        require_cpu(sample);
-        const Online trial;  // It throws InputError where LibTorch is too old.
-      });
-      if (auto refusal = refusal_of([&] { record(sample, both); })) {
-        tried.push_back({StepMode::kGraph, false, refusal->reason});
-        refusals.push_back(*std::move(refusal));
-      } else {
-        mode = captured->host_reads().empty() ? StepMode::kGraph : StepMode::kGuardedGraph;
-        tried.push_back({mode, true, reason_for_graph()});
-        if (both) prepare_online(sample);
-        return;
-      }
+  // Makes the step ready to run in a mode. Returns why it is taken; throws if it does not work.
+  std::string make(StepMode wanted, const Tensors& sample) {
+    captured.reset();
+    online.reset();
+    mode = wanted;
+    if (mode == StepMode::kFollow) {
+      follow(sample);
+      return "the function runs at every call, and a plan does its work";
     }
-    if (!options.mode || options.mode == StepMode::kOnline) {
-      auto refusal = refusal_of([&] {
-        prepare_online(sample);
-        try_online(sample, online_budget);
-      });
-      if (!refusal) {
-        mode = StepMode::kOnline;
-        tried.push_back({mode, true, "the step ran inside the budget as it is written"});
-        return;
-      }
-      tried.push_back({StepMode::kOnline, false, refusal->reason});
-      refusals.push_back(*std::move(refusal));
+    if (is_graph(mode)) {
+      record(sample);
+      mode = captured->host_reads().empty() ? StepMode::kGraph : StepMode::kGuardedGraph;
+      return reason_for_graph();
     }
-    refuse(refusals);
+    prepare_online(sample);
+    try_online(sample, online_budget);
+    return "the step ran inside the budget as it is written";
   }
 
-  [[noreturn]] void refuse(const std::vector<ModeRefusal>& refusals) const {
+  // Takes the next mode that works.
+  void choose(const Tensors& sample) {
+    while (!modes_left.empty()) {
+      const StepMode next = modes_left.front();
+      modes_left.erase(modes_left.begin());
+      std::string why;
+      auto refusal = refusal_of([&] { why = make(next, sample); });
+      if (!refusal) {
+        tried.push_back({mode, true, why});
+        return;
+      }
+      captured.reset();
+      online.reset();
+      tried.push_back({next, false, refusal->reason});
+      refusals.push_back(*std::move(refusal));
+    }
+    refuse();
+  }
+
+  [[noreturn]] void refuse() const {
     const std::string message =
         refusals.size() == 1 ? refusals[0].reason
                              : "the step cannot be trained in this budget:" + lines_of(tried);
@@ -219,89 +212,62 @@ struct TrainStep::State {
     Tensors result = online->run([&] { return run_whole(inputs); });
     const OnlineReport report = online->last_step();
     ++last.online_steps;
-    last = {.mode = StepMode::kOnline,
-            .budget = report.budget,
-            .measured_peak = report.measured_peak,
-            .graph_steps = last.graph_steps,
-            .online_steps = last.online_steps};
+    note(report.budget, std::nullopt, report.measured_peak);
     return result;
   }
 
-  Tensors run_graph(const Tensors& inputs) {
+  Tensors run_captured(const Tensors& inputs) {
     Tensors result = captured->run_all(inputs);
     const CapturedStepReport report = captured->last_step();
-    ++last.graph_steps;
-    last = {.mode = mode,
-            .budget = report.budget,
-            .predicted_peak = report.predicted_peak,
-            .measured_peak = report.measured_peak,
-            .graph_steps = last.graph_steps,
-            .online_steps = last.online_steps};
+    ++(mode == StepMode::kFollow ? last.follow_steps : last.graph_steps);
+    last.left = report.left;
+    const bool planned = report.predicted_peak > Bytes(0);
+    note(report.budget, planned ? std::optional(report.predicted_peak) : std::nullopt,
+         report.measured_peak);
     return result;
   }
 
-  // Says whether a call that was not what was recorded is like the one before it. The first other
-  // outcome of a guarded step is as likely to come again as any later one, so the second is recorded.
-  bool comes_again(const InputKind& of_call, bool of_reads) {
-    if (of_reads) return ++missed_reads > 1;
-    return std::exchange(missed_before, of_call) == of_call;
-  }
-
-  // Records what was missed. Returns whether graph mode can run the call now.
-  bool record_again(const Tensors& inputs, bool of_reads) {
-    --recordings_left;
-    auto refusal = refusal_of([&] {
-      if (of_reads) {
-        captured->capture_outcome(inputs);
-      } else {
-        record(inputs, true);
-        missed_before.reset();
-      }
-    });
-    if (!refusal) return true;
-    recordings_left = 0;
-    tried.push_back({mode, false, "for other inputs: " + refusal->reason});
-    return false;
+  void note(Bytes budget, std::optional<Bytes> predicted_peak, Bytes measured_peak) {
+    last.mode = mode;
+    last.budget = budget;
+    last.predicted_peak = predicted_peak;
+    last.measured_peak = measured_peak;
   }
 
   Tensors run_all(const Tensors& inputs) {
-    if (!captured) return run_online(inputs);
-    bool of_reads = false;
-    try {
-      Tensors result = run_graph(inputs);
-      missed_before.reset();
-      return result;
-    } catch (const StepMiss& miss) {
-      if (!online) throw;
-      last_miss = miss.what();
-      // A recording of this call would have to be without these gradients, too.
-      if (miss.of_gradients()) return run_online(inputs);
-      of_reads = miss.of_reads();
-    }
-    if (!comes_again(kind_of(inputs), of_reads) || recordings_left == 0) {
+    if (!captured && !online) refuse();
+    if (mode == StepMode::kOnline) return run_online(inputs);
+    begun = false;
+    if (mode != StepMode::kFollow || modes_left.empty()) return run_captured(inputs);
+    Tensors result;
+    std::exception_ptr of_step;  // The function has begun, so that no other mode runs the call.
+    auto refusal = refusal_of([&] {
       try {
-        return run_online(inputs);
-      } catch (const BudgetError&) {  // Beside the arena of the recording there may be no room.
-        if (recordings_left == 0) throw;
+        result = run_captured(inputs);
+      } catch (...) {
+        if (!begun) throw;
+        of_step = std::current_exception();
       }
-    }
-    return record_again(inputs, of_reads) ? run_graph(inputs) : run_online(inputs);
+    });
+    if (of_step) std::rethrow_exception(of_step);
+    if (!refusal) return result;
+    tried.push_back({mode, false, refusal->reason});
+    refusals.push_back(*std::move(refusal));
+    choose(inputs);
+    return run_all(inputs);
   }
 
   mutable std::recursive_mutex turns;  // calls of several threads
   StepFunction step;
   TrainStepOptions options;
-  StepMode mode = StepMode::kGraph;
+  StepMode mode = StepMode::kFollow;
+  std::vector<StepMode> modes_left;  // those that are tried if this one fails
   std::vector<ModeTried> tried;
+  std::vector<ModeRefusal> refusals;
+  bool begun = false;  // whether the function of the last call of follow mode began
   std::optional<CapturedStep> captured;
-  InputKind kind;  // of the recording
-  std::optional<Online>
-      online;  // for a step that runs online, and for calls that were not recorded
+  std::optional<Online> online;
   Budget online_budget;
-  int recordings_left;
-  std::optional<InputKind> missed_before;  // by the call before this one
-  int64_t missed_reads = 0;
-  std::string last_miss;
   TrainStepReport last;
 };
 
@@ -326,22 +292,26 @@ at::Tensor TrainStep::run(const Tensors& inputs) {
 
 StepMode TrainStep::mode() const { return state_->mode; }
 const std::vector<ModeTried>& TrainStep::tried() const { return state_->tried; }
-const std::string& TrainStep::last_miss() const { return state_->last_miss; }
+
+std::string TrainStep::last_miss() const {
+  return state_->captured ? state_->captured->last_step().last_difference : "";
+}
 
 std::string TrainStep::explain() const {
   std::string text = fmt::format("{} mode{}", to_string(state_->mode), lines_of(state_->tried));
-  if (!state_->last_miss.empty()) {
-    text += "\nthe last step that was not what was recorded: " + state_->last_miss;
+  if (const std::string miss = last_miss(); !miss.empty()) {
+    text += "\nthe last step that was not what was recorded: " + miss;
   }
   return text;
 }
 
 TrainStepReport TrainStep::last_step() const {
   const std::lock_guard turn(state_->turns);
-  if (state_->last.graph_steps + state_->last.online_steps == 0) {
+  const TrainStepReport& last = state_->last;
+  if (last.follow_steps + last.graph_steps + last.online_steps == 0) {
     throw InputError("the step has not run yet");
   }
-  return state_->last;
+  return last;
 }
 
 const CapturedStep* TrainStep::captured() const {
