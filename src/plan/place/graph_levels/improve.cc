@@ -397,7 +397,8 @@ std::optional<Candidate> evaluate(const Workbench& bench, Fates fates) {
 Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
                               const common::SearchControl& control) {
   ScheduleLedger ledger(bench.model);
-  if (bench.homes.empty() || !ledger.assign(start.state.schedule)) return start;
+  const bool has_homes = bench.lane_times.homes().groups() > 0;
+  if (!has_homes || !ledger.assign(start.state.schedule)) return start;
   RunList runs;
   ledger.list(runs.op_variants, runs.positions);
   Flow flow(bench.model, bench.lane_times);
