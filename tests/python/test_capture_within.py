@@ -105,6 +105,60 @@ def test_sums_of_gradients_agree_with_the_function() -> None:
     assert captured.report().measured_peak_bytes <= budget
 
 
+@torch.library.custom_op("reprise_capture_within::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+def test_a_capture_within_a_budget_has_plain_trainings_graph_without_fake_kernels() -> None:
+    model, x, y = Tied(), torch.randint(64, (2048,)), torch.randint(64, (2048,))
+
+    def step(x: Any, y: Any) -> float:
+        scores = model(x)
+        loss = F.cross_entropy(scores + half(scores.detach()), y)
+        loss.backward()
+        number = loss.item()
+        assert isinstance(number, float)
+        return number
+
+    ids = [op.id for op in reprise.capture(step, x, y).graph.ops]
+    captured = reprise.capture(step, x, y, budget=reprise.live_bytes() + (12 << 20))
+    assert [op.id for op in captured.graph.ops] == ids
+    state = {n: t.clone() for n, t in model.state_dict().items()}
+    torch.manual_seed(5)
+    number = step(x, y)
+    expected = bits(model, None)
+    model.load_state_dict(state)
+    del state
+    model.zero_grad()
+    torch.manual_seed(5)
+    assert captured(x, y) == number
+    assert bits(model, None) == expected
+
+
+def test_a_step_that_computes_with_its_numbers_is_captured_in_online_mode() -> None:
+    model, x, y = network(64), torch.randn(2048, 64), torch.randint(64, (2048,))
+
+    def step(x: Any, y: Any) -> Any:
+        loss = F.cross_entropy(model(x), y)
+        if (loss > 1).item():
+            loss = loss * 2
+        loss.backward()
+        return loss
+
+    budget = reprise.live_bytes() + (14 << 20)
+    captured = reprise.capture(step, x, y, budget=budget)
+    state = {n: t.clone() for n, t in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = bits(model, step(x, y))
+    model.load_state_dict(state)
+    del state
+    model.zero_grad()
+    torch.manual_seed(5)
+    assert bits(model, captured(x, y)) == expected
+    assert captured.report().measured_peak_bytes <= budget
+
+
 def test_bad_budgets_leave_everything_as_it_was() -> None:
     model, x, y = network(64, 3), torch.randn(2048, 64), torch.randint(64, (2048,))
     before = bits(model, torch.zeros(()))

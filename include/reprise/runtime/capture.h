@@ -83,14 +83,17 @@ struct CaptureOptions {
   // Whether touch_gradient() is called whenever the function looks at a .grad. Without that, a
   // followed run that begins while gradients are there runs as it is.
   bool tells_gradients = false;
-  // The limit on all CPU bytes of tensors while the step is captured, a number of bytes. The step is
-  // then recorded and measured in online mode (reprise/runtime/online.h): values are evicted when
-  // memory runs short, and made again. So plain training need not fit. The default is no limit.
-  // It is then the default of StepPlanOptions::budget, too.
+  // The limit on all bytes of tensors on the device while the step is captured, a number of bytes.
+  // Plain training need not fit: each operation is recorded and measured on operands of its own, which
+  // have made-up numbers. The default is no limit. It is then the default of StepPlanOptions::budget,
+  // too.
   //
-  // It needs the CPU and LibTorch 2.13 or newer. Copies in host memory of what the step writes outside
-  // itself (buffers, gradients that are there, literals) are not counted. Works are measured one by
-  // one and not in their order, so predicted times are some per cent shorter than without a budget.
+  // A step that depends on numbers which it has computed needs these numbers. On the CPU, with LibTorch
+  // 2.13 or newer, it is recorded in online mode then (reprise/runtime/online.h): values are evicted
+  // when memory runs short, and made again. On other devices it is refused. Copies in host memory of
+  // what the step writes outside itself (buffers, gradients that are there, literals) are not counted.
+  // Works are measured one by one and not in their order, so predicted times are some per cent shorter
+  // than without a budget.
   Budget budget = {};
   MeasureOptions measure = {.name = "step"};
   // A step may read booleans and whole numbers out of tensors on the host (item(), a tensor as a

@@ -74,12 +74,13 @@ def capture(
             Clip by the norm of all gradients inside the function: behind `loss.backward()`, where
             gradients wait for each other, or by `clipped_backward()`, where none waits. If a step
             fails half-way, the exception names the parameters that were updated.
-        budget: All CPU bytes of tensors while the step is captured, for a step that does not fit
-            plain. It is recorded and measured in online mode: tensors are evicted when memory runs
-            short, and made again. It is a number of bytes, a text such as "8 GiB", or "auto" for
+        budget: All bytes of tensors on the device while the step is captured, for a step that does
+            not fit plain. Each operation is recorded and measured on operands of its own, which
+            have made-up numbers. It is a number of bytes, a text such as "8 GiB", or "auto" for
             what the machine has free; a share is refused, because the peak of plain training is
-            not known. None stands for plain training's memory. It needs the CPU and PyTorch 2.13
-            or newer. Predicted times are some per cent shorter then.
+            not known. None stands for plain training's memory. A step that depends on numbers
+            which it computes is recorded in online mode on the CPU, with PyTorch 2.13 or newer,
+            and refused on other devices. Predicted times are some per cent shorter then.
         unguarded: The names of Python state that may change without an effect on the step, as
             messages and `guards()` write them: "calls" or "trainer.log". The names stand for all
             that is inside them, too. They are neither compared before a call, nor refused if the

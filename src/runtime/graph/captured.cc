@@ -136,6 +136,7 @@ Captured::Captured(Circumstances now, StepProgram made)
   for (const step::GradientFlag& flag : program.step.recording.flags) {
     if (flag.at_start) circumstances.allow_flag(static_cast<size_t>(flag.input));
   }
+  if (program.on_stand_ins) replay.audit();
   program.updater->keep_room(program.state_bytes);
 }
 

@@ -39,12 +39,13 @@ constexpr double kForAlone = 0.6;
 class Meter {
  public:
   Meter(const RewrittenStep& step, const MeasureOptions& options, const CaptureTime& most,
-        Within* within)
+        Within* within, StandIns* stand_ins)
       : recording_(step.recording),
         works_(step.works),
         options_(options),
         most_(most),
         within_(within),
+        stand_ins_(stand_ins),
         lowered_(lower(step, std::vector<WorkCost>(works_.all.size()), /*inputs=*/{}, /*name=*/"")),
         replay_(recording_, works_, lowered_),
         times_(works_, lowered_) {
@@ -84,8 +85,13 @@ class Meter {
         const std::vector<int32_t>& variants = lowered_.works[op];
         for (size_t k = variants.size(); k-- > 0;) {
           const auto work = static_cast<size_t>(variants[k]);
-          if (works_.all[work].apart && k == 0) replay_.pass_over(works_.all[work]);
-          if (works_.all[work].apart || (k > 0 && times_.repeats(work) > 0)) continue;
+          const bool stays = k == 0 && stand_ins_ == nullptr;
+          if (works_.all[work].apart && stays) replay_.pass_over(works_.all[work]);
+          if (works_.all[work].apart || (!stays && times_.repeats(work) > 0)) continue;
+          if (stand_ins_ != nullptr) {
+            measure_on_stand_ins(work);
+            continue;
+          }
           measure(work, k == 0, has_alternatives_[op] || !has_walks_in_order());
         }
       }
@@ -137,12 +143,15 @@ class Meter {
   }
 
   // Within a budget there is no room for plain training, which a walk in order is.
-  bool has_walks_in_order() const { return recording_.device.is_cpu() && within_ == nullptr; }
+  bool has_walks_in_order() const {
+    return recording_.device.is_cpu() && within_ == nullptr && stand_ins_ == nullptr;
+  }
 
   // Returns the bytes that the budget leaves, if there is one.
   std::optional<int64_t> room() const {
-    if (within_ == nullptr) return std::nullopt;
-    return std::max<int64_t>(0, within_->budget().count() - memory_count(recording_.device).live);
+    if (within_ == nullptr && stand_ins_ == nullptr) return std::nullopt;
+    const int64_t budget = within_ ? within_->budget().count() : stand_ins_->budget();
+    return std::max<int64_t>(0, budget - memory_count(recording_.device).live);
   }
 
   std::vector<c10::Storage> operands(const Work& work) const {
@@ -244,6 +253,27 @@ class Meter {
     // Memory outside the step gets its bytes back. The next works read what was written inside the
     // step.
     for (size_t m = inside; m < memory.size(); ++m) copy_from_host(before[m], memory[m]);
+  }
+
+  // Measures a work on operands of its own, which are there for it alone.
+  void measure_on_stand_ins(size_t w) {
+    const Work& work = works_.all[w];
+    stand_ins_->begins(work.name);
+    std::vector<int32_t> given;
+    for (const Argument& argument : work.arguments) {
+      for (const TensorRef& ref : argument.tensors) {
+        if (ref.memory != Memory::kValue || argument.shape_only || replay_.storage_of(ref.index)) {
+          continue;
+        }
+        const StepValue& value = recording_.values[ref.index];
+        stand_ins_->require_budget(device::counted_bytes(value.bytes, value.device));
+        replay_.set(ref.index, stand_in(value.bytes, ref.geometry.dtype, value.device));
+        given.push_back(ref.index);
+      }
+    }
+    measure(w, /*stays=*/false, /*alone=*/true);
+    for (const int32_t value : given) replay_.set(value, {});
+    stand_ins_->require_budget();
   }
 
   // Takes the work's times and leaves the results of its last run on the stack.
@@ -369,6 +399,7 @@ class Meter {
   const MeasureOptions& options_;
   const CaptureTime most_;
   Within* const within_;
+  StandIns* const stand_ins_;
   const LoweredStep lowered_;
   Replay replay_;
   std::vector<bool> is_again_;  // by op: ops before it have the same works
@@ -387,14 +418,16 @@ class Meter {
 }  // namespace
 
 WorkCosts measure_works(const RewrittenStep& step, const Tensors& inputs,
-                        const MeasureOptions& options, const CaptureTime& most, Within* within) {
+                        const MeasureOptions& options, const CaptureTime& most, Within* within,
+                        StandIns* stand_ins) {
   const auto measure = [&] {
     const ReplayScope scope;
-    return Meter(step, options, most, within).run(inputs);
+    return Meter(step, options, most, within, stand_ins).run(inputs);
   };
-  if (within == nullptr) return measure();
+  if (within == nullptr && stand_ins == nullptr) return measure();
+  step::Surroundings& around = within ? static_cast<step::Surroundings&>(*within) : *stand_ins;
   WorkCosts costs;
-  within->run([&] { costs = measure(); });
+  around.run([&] { costs = measure(); });
   return costs;
 }
 

@@ -4,6 +4,7 @@
 #include "reprise/runtime/measure.h"
 #include "runtime/graph/capture_time.h"
 #include "runtime/graph/costs.h"
+#include "runtime/graph/stand_ins.h"
 #include "runtime/online/within.h"
 #include "runtime/rewrite/alternative.h"
 
@@ -18,11 +19,12 @@ namespace reprise::runtime::internal::graph {
 // There are as many repetitions and walks as `options` ask for and `most` leaves time for, and at
 // least one of each.
 //
-// Memory: that of plain training, and the values that only alternatives make. With `within` not null
-// it is the budget: operands are evicted, and made again before they are needed. Then there are no
-// walks in order, and all times are those of works that are repeated.
+// Memory: that of plain training, and the values that only alternatives make. With a budget there are
+// no walks in order, and all times are those of works that are repeated. `within` not null: operands
+// are evicted, and made again before they are needed. `stand_ins` not null: each kind of work runs
+// alone on stand-ins, and nothing else runs.
 WorkCosts measure_works(const rewrite::RewrittenStep& step, const Tensors& inputs,
                         const MeasureOptions& options, const CaptureTime& most,
-                        online::Within* within);
+                        online::Within* within, StandIns* stand_ins);
 
 }  // namespace reprise::runtime::internal::graph

@@ -259,7 +259,33 @@ void Replay::run(const RunAction& step) {
   }
   invoke(work, step.memory);
   if (current) current->restore();
+  const auto call = static_cast<size_t>(position);  // Works that are no calls come behind them.
+  if (call < unaudited_.size() && unaudited_[call]) audit_results(call);
   keep_results(work, step.memory);
+}
+
+void Replay::audit_results(size_t c) {
+  const step::Call& call = recording_.calls[c];
+  bool same = true;
+  for (size_t r = 0; r < call.outputs.size(); ++r) {
+    const std::vector<TensorRef>& expected = call.outputs[r];
+    size_t item = 0;
+    for_each_tensor(stack_.at(r), [&](const at::Tensor& tensor) {
+      const size_t i = item++;
+      if (!same || !tensor.defined()) return;
+      same = i < expected.size() && tensor.scalar_type() == expected[i].geometry.dtype &&
+             tensor.sizes() == expected[i].geometry.sizes &&
+             tensor.strides() == expected[i].geometry.strides;
+    });
+    same = same && item == expected.size();
+  }
+  if (!same) {
+    throw InputError(fmt::format(
+        "operation {} ({}){} returned a tensor of another shape, or with other strides, than in the "
+        "capture within a budget, where it got other numbers: capture the step without a budget",
+        c, call.name(), call.place.empty() ? "" : " (" + call.place + ")"));
+  }
+  unaudited_[c] = false;
 }
 
 size_t Replay::step_value(ValueIndex value) const {

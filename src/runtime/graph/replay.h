@@ -45,6 +45,9 @@ class Replay final : public Backend, public transfer::Residency {
   // what lies in another memory between the steps, which are the homed values of `placed`.
   void begin(const Tensors& inputs, transfer::Carriers carriers = {}, HomeStore* homes = nullptr,
              const PlacedStep* placed = nullptr);
+  // From now on each call is audited when it runs for the first time: its results have the shapes and
+  // strides of the recording, or run() throws InputError. It is for a recording on stand-ins.
+  void audit() { unaudited_.assign(recording_.calls.size(), true); }
   // Lets the step under way use what has changed. It lasts until the next call.
   void use(Changes changes) { changes_ = std::move(changes); }
   Changes& changes() { return changes_; }
@@ -128,6 +131,7 @@ class Replay final : public Backend, public transfer::Residency {
     return memory < static_cast<int32_t>(carriers_.size()) ? carriers_[memory].get() : nullptr;
   }
   void before_overwrites(const step::Work& work, int32_t memory);
+  void audit_results(size_t call);
   // Returns the step value of a value that a plan moves.
   size_t step_value(ValueIndex value) const;
   // Whether the value lies on another device than all that the plan moves values from.
@@ -145,6 +149,7 @@ class Replay final : public Backend, public transfer::Residency {
   std::shared_ptr<device::ReservedSpace> reserved_;
   std::vector<c10::IValue> stack_;
   std::set<int32_t> written_;
+  std::vector<bool> unaudited_;  // by call; empty if none is audited
   Changes changes_;
   std::vector<ValueIndex> graph_value_of_;  // by step value, if there are other devices; -1: none
   transfer::Carriers carriers_;             // of the step

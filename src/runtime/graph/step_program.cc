@@ -14,6 +14,7 @@
 #include "runtime/graph/shards.h"
 #include "runtime/graph/shared_parts.h"
 #include "runtime/graph/shared_work.h"
+#include "runtime/graph/stand_ins.h"
 #include "runtime/graph/update_costs.h"
 #include "runtime/graph/words.h"
 #include "runtime/lockstep/intercept.h"
@@ -107,10 +108,21 @@ CostCache cache_of(const RewrittenStep& step, const Tensors& sample,
   });
 }
 
+// A Room is what a capture takes place in. If both pointers are null, it may take what it needs.
+struct Room {
+  std::unique_ptr<Within> within = nullptr;
+  std::unique_ptr<StandIns> stand_ins = nullptr;
+
+  step::Surroundings* surroundings() const {
+    if (stand_ins) return stand_ins.get();
+    return within.get();
+  }
+};
+
 // Measures the step, or takes its costs from the estimate or the cache.
 Measured measured_step(const RewrittenStep& step, const Tensors& sample,
                        const CaptureOptions& options, CostCache cache, const CaptureTime& most,
-                       Within* within, int rank, const std::optional<WorkCosts>& estimate) {
+                       const Room& room, int rank, const std::optional<WorkCosts>& estimate) {
   const std::string& name = options.measure.name;
   Measured result;
   if (estimate) {
@@ -125,7 +137,8 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
   UpdateCosts of_updates = measure_updates(step.recording, step.updates, options.optimizer.get(),
                                            found ? once(options.measure) : options.measure);
   if (!found) {
-    result.costs = with_updates(measure_works(step, sample, options.measure, most, within),
+    result.costs = with_updates(measure_works(step, sample, options.measure, most,
+                                              room.within.get(), room.stand_ins.get()),
                                 of_updates, step.updates);
     result.costs = with_shards(std::move(result.costs), of_updates, step.buckets);
     result.costs = with_errors(std::move(result.costs), step);
@@ -142,14 +155,20 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
   return result;
 }
 
-// Returns what the capture takes place in, or null if it may take what it needs.
-std::unique_ptr<Within> within_budget(const CaptureOptions& options, c10::Device device) {
-  if (options.budget.unlimited()) return nullptr;
+// Returns a room in which the step computes what it computes in training.
+Room room_with_values(const CaptureOptions& options, c10::Device device) {
+  if (options.budget.unlimited()) return {};
   if (!device.is_cpu()) {
-    throw InputError("a capture within a budget works on the CPU only, and the inputs are on " +
+    throw InputError("online mode within a budget works on the CPU only, and the inputs are on " +
                      device.str() + ": leave the budget of the capture out, and give it to plan()");
   }
-  return std::make_unique<Within>(options.budget);
+  return {.within = std::make_unique<Within>(options.budget)};
+}
+
+// Says whether a capture on stand-ins is tried first. The errors of codecs are those of the values.
+bool takes_stand_ins(const CaptureOptions& options, c10::Device device) {
+  const bool has_codecs = device.is_cpu() && options.alternatives.allow == Exactness::kApproximate;
+  return !options.budget.unlimited() && !has_codecs;
 }
 
 }  // namespace
@@ -178,7 +197,7 @@ int runs_before_cache(const CaptureOptions& options, const distributed::Ranks* r
 std::optional<StepProgram> program_of(Recording recording, const CaptureTime& most,
                                       const Tensors& sample, const CaptureOptions& options,
                                       const std::shared_ptr<distributed::Ranks>& ranks,
-                                      Within* within, const std::function<bool()>& is_right,
+                                      const Room& room, const std::function<bool()>& is_right,
                                       const std::vector<const StepProgram*>& known = {}) {
   recording = with_modules(std::move(recording), options.modules);
 
@@ -211,7 +230,7 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
     if (!one->estimated) of_other_shapes.push_back({&one->step.works, &one->costs});
   }
   const auto estimate = estimate_costs(rewritten.works, of_other_shapes);
-  Measured measured = measured_step(rewritten, sample, options, std::move(cache), left, within,
+  Measured measured = measured_step(rewritten, sample, options, std::move(cache), left, room,
                                     ranks ? ranks->rank() : 0, estimate);
   Machine devices;
   if (!options.other_devices.empty()) {
@@ -223,6 +242,7 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
   return StepProgram{.step = std::move(rewritten),
                      .costs = std::move(measured.costs),
                      .estimated = estimate.has_value(),
+                     .on_stand_ins = room.stand_ins != nullptr,
                      .state_bytes = std::move(measured.state_bytes),
                      .movable_bytes = std::move(measured.movable_bytes),
                      .lowered = std::move(measured.lowered),
@@ -238,9 +258,8 @@ std::optional<StepProgram> program_of(Recording recording, const CaptureTime& mo
 // costs are in the cache. Returns nothing if one of these later runs is not like the first ones.
 std::optional<StepProgram> program_after(int runs, const StepFunction& step, const Tensors& sample,
                                          const CaptureOptions& options,
-                                         const std::shared_ptr<distributed::Ranks>& ranks) {
-  const std::unique_ptr<Within> within = within_budget(options, device_of(sample));
-
+                                         const std::shared_ptr<distributed::Ranks>& ranks,
+                                         const Room& room) {
   // Observe what the step does, call by call, and find the module that each call belongs to. The
   // quickest run is the one whose memory is watched least.
   CaptureTime most{.begun = wall_clock()};
@@ -251,40 +270,63 @@ std::optional<StepProgram> program_after(int runs, const StepFunction& step, con
     most.step = most.step > Nanos() ? std::min(most.step, time) : time;
     return outputs;
   };
-  Observation seen =
-      observe_step(timed, sample, device_of(sample), parameters_of(options), runs, within.get());
+  Observation seen = observe_step(timed, sample, device_of(sample), parameters_of(options), runs,
+                                  room.surroundings());
   std::optional<Observation> first;  // what more runs are compared with
   if (runs < options.runs) first = seen;
   const auto is_right = [&] {
     return !first || repeats(timed, sample, device_of(sample), parameters_of(options),
-                             *std::move(first), options.runs - runs, within.get());
+                             *std::move(first), options.runs - runs, room.surroundings());
   };
-  return program_of(std::move(seen.recording), most, sample, options, ranks, within.get(),
-                    is_right);
+  return program_of(std::move(seen.recording), most, sample, options, ranks, room, is_right);
 }
+
+StepProgram program_in(const Room& room, const StepFunction& step, const Tensors& sample,
+                       const CaptureOptions& options,
+                       const std::shared_ptr<distributed::Ranks>& ranks) {
+  const int first = runs_before_cache(options, ranks.get());
+  std::optional<StepProgram> program = program_after(first, step, sample, options, ranks, room);
+  if (!program) program = program_after(options.runs, step, sample, options, ranks, room);
+  return *std::move(program);
+}
+
+// Makes the program on stand-ins. Returns nothing if the step cannot run on them, and there is another
+// way within the budget.
+std::optional<StepProgram> program_on_stand_ins(const StepFunction& step, const Tensors& sample,
+                                                const CaptureOptions& options,
+                                                const std::shared_ptr<distributed::Ranks>& ranks) {
+  const Room room{.stand_ins = std::make_unique<StandIns>(options.budget, device_of(sample))};
+  try {
+    return program_in(room, step, sample, options, ranks);
+  } catch (...) {
+    if (room.stand_ins->is_refused() || !device_of(sample).is_cpu()) throw;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 LearnedStep learn_step(const StepFunction& step, const Tensors& inputs,
                        const CaptureOptions& options, step::Scrutiny scrutiny, step::Audit& known) {
-  const std::unique_ptr<Within> within = within_budget(options, device_of(inputs));
+  const Room room = room_with_values(options, device_of(inputs));
   CaptureTime most{.begun = wall_clock()};
   Observation seen = step::observe_run(step, inputs, device_of(inputs), parameters_of(options),
-                                       scrutiny, known, within.get());
+                                       scrutiny, known, room.surroundings());
   most.step = wall_clock() - most.begun;
   const size_t before = known.writes.size();
   known.writes.insert(seen.audit.writes.begin(), seen.audit.writes.end());
   return {std::move(seen.recording), most, /*complete=*/known.writes.size() == before,
-          within ? std::optional(within->evictions()) : std::nullopt};
+          room.within ? std::optional(room.within->evictions()) : std::nullopt};
 }
 
 StepProgram program_of(LearnedStep learned, const Tensors& inputs, const CaptureOptions& options,
                        const std::vector<const StepProgram*>& known) {
-  const std::unique_ptr<Within> within = within_budget(options, device_of(inputs));
+  const Room room = room_with_values(options, device_of(inputs));
   learned.most.begun = wall_clock();
   learned.most.most_of_short = Nanos(250'000'000);
   learned.most.steps_of_long = 2.5;
   return *program_of(
-      std::move(learned.recording), learned.most, inputs, options, nullptr, within.get(),
+      std::move(learned.recording), learned.most, inputs, options, nullptr, room,
       [] { return true; }, known);
 }
 
@@ -292,9 +334,14 @@ StepProgram make_step_program(const StepFunction& step, const Tensors& sample,
                               const CaptureOptions& options,
                               const std::shared_ptr<distributed::Ranks>& ranks) {
   require_other_devices(options, device_of(sample));
-  const int first = runs_before_cache(options, ranks.get());
-  std::optional<StepProgram> program = program_after(first, step, sample, options, ranks);
-  if (!program) program = program_after(options.runs, step, sample, options, ranks);
+  std::optional<StepProgram> program;
+  if (takes_stand_ins(options, device_of(sample))) {
+    program = program_on_stand_ins(step, sample, options, ranks);
+  }
+  if (!program) {
+    program =
+        program_in(room_with_values(options, device_of(sample)), step, sample, options, ranks);
+  }
   if (!options.share_work.empty()) add_shared_work(ranks, *program, sample, options);
   return *std::move(program);
 }

@@ -28,6 +28,7 @@ struct StepProgram {
   rewrite::RewrittenStep step;
   WorkCosts costs;
   bool estimated = false;            // whether the costs come from steps of other shapes
+  bool on_stand_ins = false;         // whether the recording and the costs are of stand-ins
   std::vector<int64_t> state_bytes;  // by update: state that the optimizer makes at its first step
   std::vector<int64_t> movable_bytes;  // by update: the part of it that may lie in another memory
   LoweredStep lowered;

@@ -57,17 +57,20 @@ std::string text_of(const std::exception_ptr& failure) {
 
 thread_local Session* Session::active_ = nullptr;
 
+void require_bytes(const Budget& budget, const char* whose) {
+  if (!budget.relative()) return;
+  throw InputError(std::string("a budget of ") + whose +
+                   " is a number of bytes, such as \"700 MiB\": a share is one of plain "
+                   "training's peak, which is not known before the step");
+}
+
 void check_options(const OnlineOptions& options, const char* whose) {
   if constexpr (!device::kStoragesTellTouches) {
     throw InputError(std::string(whose) +
                      " needs LibTorch 2.13 or newer, in which a storage tells when its memory is "
                      "asked for");
   }
-  if (options.budget.relative()) {
-    throw InputError(std::string("a budget of ") + whose +
-                     " is a number of bytes, such as \"700 MiB\": a share is one of plain "
-                     "training's peak, which is not known before the step");
-  }
+  require_bytes(options.budget, whose);
   if (options.smallest.count() < 0) {
     throw InputError("the smallest size of a tensor that online mode evicts is negative");
   }

@@ -29,8 +29,9 @@ inline constexpr const char* kMissingOperand = "online mode could not make an op
 // Says whether this LibTorch has what online mode needs.
 constexpr bool works_here() { return device::kStoragesTellTouches; }
 
-// Throws InputError for options that cannot be, and for a LibTorch before 2.13. `whose` is "online
-// mode", for the message.
+// Throws InputError for a share. `whose` is "online mode", for the message.
+void require_bytes(const Budget& budget, const char* whose);
+// Throws InputError for options that cannot be, and for a LibTorch before 2.13.
 void check_options(const OnlineOptions& options, const char* whose);
 
 // The session is in force on this thread while it lives. Its callbacks must not throw, because

@@ -41,6 +41,7 @@ class Within final : public step::Surroundings {
   bool is_present(const c10::Storage& storage) const override;
   int64_t made_again(const c10::Storage& storage) const override;
   int64_t own_references(const c10::Storage& storage) const override;
+  bool holds_values() const override { return true; }
 
   Bytes budget() const { return options_.budget.resolve(Bytes(0)); }
   // Returns how many values were evicted in the last run().

@@ -29,14 +29,18 @@ class OtherGradients {
  public:
   enum class Kind { kNone, kZeros };  // what stands in their place
 
-  OtherGradients(const std::vector<at::Tensor>& leaves, Kind kind) {
+  OtherGradients(const std::vector<at::Tensor>& leaves, Kind kind,
+                 Surroundings* surroundings = nullptr) {
     for (const at::Tensor& leaf : leaves) {
       before_.emplace_back(leaf, leaf.grad());
       leaf.mutable_grad() = at::Tensor();
     }
     if (kind == Kind::kNone) return;
     const at::NoGradGuard no_grad;
-    for (const at::Tensor& leaf : leaves) leaf.mutable_grad() = at::zeros_like(leaf);
+    for (const at::Tensor& leaf : leaves) {
+      leaf.mutable_grad() = at::zeros_like(leaf);
+      if (surroundings != nullptr) surroundings->take(leaf.grad());
+    }
   }
   ~OtherGradients() {
     // The loop goes backwards, because the first of two entries of one leaf has the gradient from
@@ -115,7 +119,14 @@ Recording run_once(const Subject& subject, Scrutiny scrutiny, Audit& audit, cons
 bool lies_in(const TensorRef& ref, const at::Tensor& gradient, const Recording& run) {
   if (ref.memory != Memory::kExternal) return false;
   const at::Tensor& external = run.externals[ref.index].tensor;
-  return external.defined() && external.storage().is_alias_of(gradient.storage());
+  if (!external.defined()) return false;
+  const c10::Storage &a = external.storage(), &b = gradient.storage();
+  if (a.unsafeGetStorageImpl() == b.unsafeGetStorageImpl()) return true;
+  // A storage without bytes is one of ours, and shares nothing.
+  const auto has_bytes = [](const c10::Storage& storage) {
+    return storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+  };
+  return has_bytes(a) && has_bytes(b) && a.is_alias_of(b);
 }
 
 // Says what a run that began with this gradient did to it. `stayed` is true if the gradient is in
@@ -259,7 +270,8 @@ bool add_arrivals(const Subject& subject, Observation& seen) {
     if (fresh) recording.gradients.push_back({.target = parameter});
   }
   const InputsWithFlags flags(recording);
-  const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros);
+  const OtherGradients zeros(targets_of(recording), OtherGradients::Kind::kZeros,
+                             subject.surroundings);
   std::vector<at::Tensor> given;
   for (const LeafGradient& leaf : recording.gradients) given.push_back(leaf.target.grad());
   std::vector<bool> from_first_read(given.size(), false);
@@ -359,7 +371,7 @@ Observation observe_step(const StepFunction& step, const Tensors& inputs, c10::D
   }
   refuse_gradients_read_as_parts(aside, seen.recording);
   refuse_gradients_read_as_parts(none, seen.recording);
-  seen.recording.held = surroundings != nullptr;
+  seen.recording.held = surroundings != nullptr && surroundings->holds_values();
   return seen;
 }
 
@@ -370,7 +382,7 @@ Observation observe_run(const StepFunction& step, const Tensors& inputs, c10::De
   BeforeImages images;
   seen.recording = recorded_run({step, inputs, device, parameters, surroundings}, images, scrutiny,
                                 seen.audit, &known);
-  seen.recording.held = surroundings != nullptr;
+  seen.recording.held = surroundings != nullptr && surroundings->holds_values();
   return seen;
 }
 

@@ -196,6 +196,13 @@ bool gives_unwritten_memory(const c10::OperatorHandle& op) {
   return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
 }
 
+bool draws_by_numbers(const Call& call) {
+  const std::string& name = call.op.operator_name().name;
+  if (name != "aten::rrelu_with_noise" && name != "aten::rrelu_with_noise_") return false;
+  const c10::IValue* training = constant(call.op, constants_of(call), "training");
+  return training != nullptr && training->isBool() && training->toBool();
+}
+
 bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 bool draws_apart(c10::ArrayRef<c10::IValue> arguments) {

@@ -46,6 +46,9 @@ bool depends_on_constants(const c10::OperatorHandle& op);
 // Says whether the operator returns memory that it leaves to others to write.
 bool gives_unwritten_memory(const c10::OperatorHandle& op);
 
+// Says whether it depends on the numbers of its operands whether the call draws random numbers.
+bool draws_by_numbers(const Call& call);
+
 // Says whether autograd is walking a graph on this thread.
 bool in_backward();
 

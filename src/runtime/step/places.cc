@@ -138,7 +138,8 @@ int32_t Places::add_external(const at::Tensor& tensor, const Call& call) {
   const c10::Storage& storage = tensor.storage();
   const auto input = inputs_.find(storage.unsafeGetStorageImpl());
   if (input != inputs_.end()) return add({.input = input->second});
-  const bool known_age = storage.device().is_cpu() && storage.nbytes() > 0;
+  const bool known_age =
+      storage.device().is_cpu() && storage.nbytes() > 0 && !is_stand_in(storage);
   const uint64_t serial = known_age ? cpu_allocation_serial(storage.data()) : 0;
   if (serial <= first_serial_) {
     if (known_ != nullptr && serial > known_->begun && serial <= known_->ended) {

@@ -53,6 +53,7 @@ class Places {
   void keep_image(const c10::Storage& storage, Bytes&& bytes) {
     const External* external = external_at(storage);
     if (external == nullptr || !external->tensor.defined() || images_.has(external->tensor)) return;
+    if (is_stand_in(storage)) return;
     images_.keep(external->tensor, bytes());
   }
 
@@ -98,6 +99,9 @@ class Places {
   };
 
   External* external_at(const c10::Storage& storage);
+  bool is_stand_in(const c10::Storage& storage) const {
+    return surroundings_ != nullptr && surroundings_->is_stand_in(storage);
+  }
   // Returns the fingerprint from when the bytes were last looked at. Returns null if there was no
   // fingerprint, and takes it now, or if the bytes are absent.
   Fingerprint* comparable_print(Tracked& tracked, const c10::Storage& storage);

@@ -61,7 +61,13 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& event) {
   std::unique_ptr<LeafContext> context;
   guarded([&](Recorder& recorder) {
     if (is_transformed() || is_transparent(*op, recorder.device())) return;
+    std::vector<c10::Storage> lent;
+    if (Surroundings* const around = recorder.surroundings()) {
+      const auto all = event.inputs();
+      lent = around->lend(*op, all.slice(all.size() - event.num_inputs()));
+    }
     context = recorder.begin(*op, event);
+    context->lent = std::move(lent);
     context->within_leaf = std::exchange(inside_leaf, true);
   });
   return context;
@@ -71,7 +77,16 @@ void on_end(const at::RecordFunction& event, at::ObserverContext* context) {
   if (context == nullptr) return;
   auto& leaf = static_cast<LeafContext&>(*context);
   inside_leaf = leaf.within_leaf;
-  guarded([&](Recorder& recorder) { recorder.end(leaf, event); });
+  guarded([&](Recorder& recorder) {
+    const c10::OperatorHandle op = leaf.call.op;
+    recorder.end(leaf, event);
+    if (Surroundings* const around = recorder.surroundings()) {
+      const c10::ArrayRef<c10::IValue> all = event.outputs();
+      const size_t returns = op.schema().returns().size();  // There are fewer if it has failed.
+      around->take_back(op, leaf.lent,
+                        all.slice(all.size() - (all.size() < returns ? 0 : returns)));
+    }
+  });
 }
 
 // Recording is on while a Session lives.

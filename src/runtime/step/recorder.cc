@@ -56,7 +56,7 @@ void note_results(Call& call, c10::ArrayRef<c10::IValue> returned) {
 
 Recorder::Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images,
                    Scrutiny scrutiny, Audit& audit, const Audit* known,
-                   const Surroundings* surroundings)
+                   Surroundings* surroundings)
     : images_(images),
       scrutiny_(scrutiny),
       audit_(audit),
@@ -126,7 +126,8 @@ void Recorder::end(LeafContext& context, const at::RecordFunction& event) {
     }
     return;
   }
-  call.random = draws(context);
+  const bool computes = surroundings_ == nullptr || surroundings_->computes();
+  call.random = draws(context) || (!computes && draws_by_numbers(call));
   learn_writes(context);
   if (gives_unwritten_memory(call.op)) {
     for (size_t r = all.size() - returns; r < all.size(); ++r) {

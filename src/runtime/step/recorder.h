@@ -39,6 +39,7 @@ struct LeafContext final : at::ObserverContext {
   std::vector<std::pair<c10::Storage, size_t>> written;  // storage and argument
   std::vector<Watched> watched;
   std::set<const void*> operands;  // the tensors that it was given
+  std::vector<c10::Storage> lent = {};  // what Surroundings::lend() has returned
   // The random state at the begin, if the host has set it since the last call that drew.
   std::optional<state::RandomState> random;
 };
@@ -47,7 +48,7 @@ class Recorder {
  public:
   // The arguments are those of record().
   Recorder(c10::Device device, const Tensors& inputs, BeforeImages& images, Scrutiny scrutiny,
-           Audit& audit, const Audit* known, const Surroundings* surroundings);
+           Audit& audit, const Audit* known, Surroundings* surroundings);
 
   // Goes on behind the calls of this recording, before the first call.
   void go_on_behind(Recording begun);
@@ -65,6 +66,7 @@ class Recorder {
   Recording finish(Tensors outputs);
 
   c10::Device device() const { return recording_.device; }
+  Surroundings* surroundings() const { return surroundings_; }
 
  private:
   void read_argument(LeafContext& context, size_t a, const c10::IValue& value);
@@ -92,7 +94,7 @@ class Recorder {
   const Scrutiny scrutiny_;
   Audit& audit_;
   const Audit* known_;
-  const Surroundings* surroundings_;
+  Surroundings* surroundings_;
   Problems problems_;
   Recording recording_;
   Places places_;
