@@ -53,6 +53,7 @@ MEASURES = {
     "graph_mode": f"{GRAPH_MODE} {CHAIN_MODE}",
     "graph_plan": f"{GRAPH_PLANS} bench/graph_plan/networks.cc bench/graph_plan/tape.cc",
     "graph_plan_zoo": f"{GRAPH_PLANS} src/training/zoo",
+    "large_problems": f"{CHAIN_PLANS} {GRAPH_PLANS} src/check src/io",
     "layers": "src/runtime/nn src/runtime/codec python/reprise/nn",
     "long_steps": GRAPH_MODE,
     "micro_batches": f"{GRAPH_MODE} src/runtime/parts src/training/zoo",
