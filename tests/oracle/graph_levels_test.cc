@@ -149,7 +149,7 @@ TEST(GraphLevelsOracle, HalfDuplex) {
   expect_good(score_of({"half duplex", small_graphs(2, false), 24, true, 23}, 4'000), 30);
 }
 
-// What may live in the second memory between steps stays, moves for each read, or is there between two
+// A value that may live in the second memory between steps stays, moves for each read, or is there between two
 // reads, and the search decides that together with what is made again.
 TEST(GraphLevelsOracle, HomesStayOrMove) {
   std::mt19937_64 random(25);

@@ -282,7 +282,7 @@ TEST(Homes, WeightsAreStreamed) {
   EXPECT_EQ(copies(Budget()), 2);
 }
 
-// What no action copies is on the device from the begin to the end. State and what becomes of it are there
+// A value that no action copies is on the device from begin to end. State and what becomes of it are there
 // together, in one memory, or both move.
 TEST(Homes, WhatIsNeverCopiedStays) {
   TwoUpdates step;

@@ -404,8 +404,8 @@ def store(file: pathlib.Path, text: str) -> None:
     aside.replace(file)
 
 
-# Of a region: the file of the shared object, the function, the bytes of its scratch buffers, and,
-# if there is no such function, the reason.
+# A region has the file of the shared object, the function, the bytes of its scratch buffers, and the
+# reason if there is no such function.
 Compiled = tuple[str, str, list[int], str]
 
 

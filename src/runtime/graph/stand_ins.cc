@@ -253,7 +253,7 @@ void StandIns::take_back(const c10::OperatorHandle& op, const std::vector<c10::S
       if (!has_memory(tensor)) return;
       const c10::Storage& storage = tensor.storage();
       if (storage.nbytes() == 0 || is_operand(storage) || find(storage) != nullptr) return;
-      // What was there before the step is not the step's to drop.
+      // A step does not drop values that were there before it.
       if (storage.device().is_cpu() && cpu_allocation_serial(storage.data()) <= begun_) return;
       Value& value = note(storage);
       // The program may write literals there.

@@ -166,7 +166,7 @@ Bytes StepState::level_without(const Tensors& inputs) const {
     if (!transfer::lacks_memory(tensor)) resident.push_back(tensor);
   }
   int64_t level = memory_count(recording().device).live + uncounted_bytes(resident);
-  // What has a home elsewhere is a value of the graph, wherever it lies.
+  // A tensor with a home elsewhere is a value of the graph, wherever it lies.
   if (homes) level -= homes->bytes_here() + outcome().placed.staying().count();
   level -= dropped_gradients().count();
   const int64_t inputs_of_graph =

@@ -259,7 +259,8 @@ bool FunctionFollower::is_same_random_state(size_t a, size_t b) const {
   return std::none_of(begin, end, [](const Call& call) { return call.random; });
 }
 
-// What is made again draws in the state of the first time, and all else goes on with the state.
+// A call that makes its values again draws in the state of the first time. All others go on with the
+// state.
 void FunctionFollower::follow_draw(const Next& next) {
   const bool again = next.same_as >= 0;
   const bool as_recorded =
@@ -413,7 +414,7 @@ void FunctionFollower::compare(const Next& next, size_t a, const c10::IValue& va
   };
   if (recorded.kind == ArgumentKind::kConstant) {
     if (holds_tensors(value)) refuse("a tensor", words_of(recorded.constant));
-    // What is made again has the number of the first time.
+    // A call that makes its values again has the number of the first time.
     const auto first = next.same_as >= 0
                            ? numbers_.find({static_cast<size_t>(next.same_as), a})
                            : numbers_.end();
@@ -664,7 +665,7 @@ std::vector<c10::IValue> FunctionFollower::results_of(const Next& next,
                                                       const std::vector<c10::IValue>& arguments) {
   const Call& call = *next.call;
   note_writes(next, arguments);
-  // What is made again is memory of its own.
+  // Values that are made again have memory of their own.
   std::map<int32_t, c10::Storage> again;
   for (const auto& list : call.outputs) {
     for (const TensorRef& ref : list) {

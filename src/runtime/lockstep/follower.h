@@ -119,7 +119,7 @@ class FunctionFollower final : public Taker {
   std::set<int32_t> seen_;            // externals that were compared
   std::set<int32_t> given_;           // values whose bytes the host has
   std::map<int32_t, int64_t> later_;  // by external that is another tensor: bytes it begins later
-  // What is not as in the recording: numbers, by call and argument, and small host data.
+  // Numbers, by call and argument, and small host data that differ from the recording.
   std::map<std::pair<size_t, size_t>, c10::IValue> numbers_;
   std::map<int32_t, step::HostBytes> host_data_;
   std::vector<std::vector<int32_t>> written_;  // by call: values that it writes over others

@@ -103,7 +103,7 @@ class Recorder {
   std::set<const void*> leaves_;
   std::set<const void*> made_;  // tensors that operations of the step returned
   state::RandomState random_;   // the state after the last call that drew and went on with it
-  // Of a followed step, by call that drew: the state that it has found.
+  // The state that each call of a followed step has found that drew, by call.
   std::map<size_t, state::RandomState> found_;
   std::set<size_t> set_before_;  // the calls before which the host had set the state
 };

@@ -179,7 +179,7 @@ class RegionFuser {
       const bool all = std::ranges::all_of(
           pieces, [](const FusedPiece& p) { return p.refusal.empty() || p.text.calls.empty(); });
       if (r > 0) {
-        // What is made again is needed where its piece is refused.
+        // The values that the piece makes again are needed where the piece is refused.
         if (all) some = add(one.choice, pieces, kBoth) || some;
         continue;
       }
