@@ -88,8 +88,7 @@ def look(
     `of_strides`. The look is made of permutations, slices and expansions, because inductor fuses
     these and not `as_strided`.
 
-    Raises:
-        Refused: The look is not made of such steps.
+    It raises Refused if the look is not made of such steps.
     """
     rank = len(of_sizes)
     outer_first = sorted(range(rank), key=lambda d: (-of_strides[d], of_sizes[d] == 1))
@@ -279,8 +278,7 @@ class Source:
 def source_of(region: Region, symbol: str) -> Source:
     """Returns C++ of a region with one function of this name.
 
-    Raises:
-        Refused: Inductor makes something else of it than loops.
+    It raises Refused if inductor makes something else of it than loops.
     """
     loops = Loops()
     code = lowered(region).replace("async_compile = AsyncCompile()", "")
@@ -352,8 +350,7 @@ struct Pointer {
 def build(source: str, name: str, folder: pathlib.Path) -> pathlib.Path:
     """Compiles C++ into a shared object in a folder, with inductor's flags but for signs of zeros.
 
-    Raises:
-        Refused: There is no compiler, or it fails.
+    It raises Refused if there is no compiler, or it fails.
     """
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -372,8 +369,7 @@ def build(source: str, name: str, folder: pathlib.Path) -> pathlib.Path:
 def cache_folder() -> pathlib.Path:
     """Returns the folder in which compiled regions are kept.
 
-    Raises:
-        Refused: It belongs to another user, who could put programs there.
+    It raises Refused if it belongs to another user, who could put programs there.
     """
     home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = pathlib.Path(home) / "reprise" / "regions"
@@ -404,8 +400,8 @@ def store(file: pathlib.Path, text: str) -> None:
     aside.replace(file)
 
 
-# A region has the file of the shared object, the function, the bytes of its scratch buffers, and the
-# reason if there is no such function.
+# A region has the file of the shared object, the function, the bytes of its scratch buffers, and
+# the reason if there is no such function.
 Compiled = tuple[str, str, list[int], str]
 
 
