@@ -71,6 +71,12 @@ def moves_values(graph: Any, plan: Any) -> bool:
     return any(action.kind == "copy" and homes[action.id] == "" for action in plan.actions)
 
 
+def moves_homes(graph: Any, plan: Any) -> bool:
+    """Says whether a plan copies a value that has a home, which the step finds or leaves there."""
+    homes = {value.id: value.home for value in graph.values}
+    return any(action.kind == "copy" and homes[action.id] != "" for action in plan.actions)
+
+
 def made_values_move(case: Case) -> bool:
     return moves_values(case.step.graph, case.step.planned.plan)
 

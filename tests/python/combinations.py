@@ -15,9 +15,11 @@ from capabilities import (
     BY_NAME,
     GRAPH,
     MAX_NORM,
+    PARAMETERS,
     VALUES,
     Options,
     device_of,
+    moves_homes,
     moves_values,
     ranks_of,
     rows_of,
@@ -187,6 +189,10 @@ class Case:
             self.plan_small(step, time_limit=limit, **plan)
             if VALUES not in self.names or moves_values(step.graph, step.planned.plan):
                 break
+        # A parameter stays on the device where the budget has room for it.
+        while PARAMETERS in self.names and not moves_homes(step.graph, step.planned.plan):
+            less = step.planned.plan.peak_bytes - 1
+            step.plan(budget=less, time_limit=4 * SEARCH, **plan)
         if "shares" in self.changes:
             step.use(sharing(step), **plan)
             self.settle()

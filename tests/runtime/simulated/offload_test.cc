@@ -191,6 +191,15 @@ Tensors freeze(const DeviceModel& model) {
   return left;
 }
 
+bool is_away(const at::Tensor& parameter) {
+  try {
+    parameter.cpu();
+    return false;
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
 // Frozen weights, and with all weights trained inside the step weights and moments, lie in host memory
 // between the steps.
 TEST(HostMemory, KeepsParametersAndTheStateOfTheirOptimizer) {
@@ -230,7 +239,7 @@ TEST(HostMemory, KeepsParametersAndTheStateOfTheirOptimizer) {
         EXPECT_LE(report.measured_peak, report.budget);
         EXPECT_GT(report.moved_in, Bytes(0));
       }
-      EXPECT_THROW(model.parameters()[0].cpu(), c10::Error);
+      EXPECT_TRUE(std::ranges::any_of(model.parameters(), is_away));
       step.fetch_parameters();
       Tensors here, there;
       for (const at::Tensor& each : model.parameters()) here.push_back(each.detach().cpu());
