@@ -219,6 +219,7 @@ PlanResult plan(const Chain& chain, const PlanOptions& options) {
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   validate(graph);
   check_options(options);
+  require_homes(graph, options.machine);
   const char* usual = usual_planner(graph, options.machine);
   const PlannerInfo& planner = chosen_planner(options, usual, "graphs", &PlannerInfo::plan_graph);
   check_machine(planner, options.machine);
