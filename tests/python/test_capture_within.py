@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,6 +51,17 @@ def bits(model: nn.Module, loss: Any) -> list[bytes]:
     return [t.detach().numpy().tobytes() for t in tensors if t is not None]
 
 
+def plain_bits(model: nn.Module, step: Callable[[], Any]) -> list[bytes]:
+    """Returns the bits of a plain step. Another one may then begin as it has begun."""
+    state = {n: t.clone() for n, t in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = bits(model, step())
+    model.load_state_dict(state)
+    model.zero_grad()
+    torch.manual_seed(5)
+    return expected
+
+
 def test_a_capture_within_a_budget_is_the_same_and_never_above_it() -> None:
     model, x, y = network(64), torch.randn(2048, 64), torch.randint(64, (2048,))
     step = step_of(model)
@@ -63,12 +75,7 @@ def test_a_capture_within_a_budget_is_the_same_and_never_above_it() -> None:
     assert [op.id for op in captured.graph.ops] == ids
     captured.plan(time_limit=2)
     assert captured.planned.budget_bytes == budget
-    state = {n: t.clone() for n, t in model.state_dict().items()}
-    torch.manual_seed(5)
-    expected = bits(model, step(x, y))
-    model.load_state_dict(state)
-    model.zero_grad()
-    torch.manual_seed(5)
+    expected = plain_bits(model, lambda: step(x, y))
     assert bits(model, captured(x, y)) == expected
     assert captured.report().measured_peak_bytes <= budget
 
@@ -148,13 +155,7 @@ def test_a_step_that_computes_with_its_numbers_is_captured_in_online_mode() -> N
 
     budget = reprise.live_bytes() + (14 << 20)
     captured = reprise.capture(step, x, y, budget=budget)
-    state = {n: t.clone() for n, t in model.state_dict().items()}
-    torch.manual_seed(5)
-    expected = bits(model, step(x, y))
-    model.load_state_dict(state)
-    del state
-    model.zero_grad()
-    torch.manual_seed(5)
+    expected = plain_bits(model, lambda: step(x, y))
     assert bits(model, captured(x, y)) == expected
     assert captured.report().measured_peak_bytes <= budget
 

@@ -5,6 +5,7 @@
 #include "runtime/step/observe_step.h"
 #include "small_models.h"
 #include "training/zoo.h"
+#include "zoo_step.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -20,11 +21,7 @@ TEST_P(LockstepZoo, TheStepAgreesWithItsRecordingAndTakesNoMemory) {
   at::manual_seed(5);
   const training::Model model = training::make_model(small_config(GetParam()));
   const Tensors inputs{model.sample_input(), model.sample_target()};
-  const StepFunction step = [&](const Tensors& in) {
-    const at::Tensor loss = model.loss(run_plain(model.stages, {in[0]}).at(0), in[1]);
-    loss.backward();
-    return Tensors{loss};
-  };
+  const StepFunction step = training_step(model);
   const std::vector<at::Tensor> parameters = parameters_of(model.stages);
   const Recording recording =
       observe_step(step, inputs, at::kCPU, parameters, 2, nullptr).recording;

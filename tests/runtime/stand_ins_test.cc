@@ -14,6 +14,7 @@
 #include "small_models.h"
 #include "step_cases.h"
 #include "training/zoo.h"
+#include "zoo_step.h"
 
 namespace reprise::runtime::testing {
 namespace {
@@ -138,11 +139,7 @@ TEST_P(StandInsZoo, RecordWhatPlainTrainingRecordsInLessMemory) {
   at::manual_seed(5);
   const training::Model model = training::make_model(small_config(GetParam()));
   const Tensors inputs{model.sample_input(), model.sample_target()};
-  const StepFunction step = [&](const Tensors& in) {
-    const at::Tensor loss = model.loss(run_plain(model.stages, {in[0]}).at(0), in[1]);
-    loss.backward();
-    return Tensors{loss};
-  };
+  const StepFunction step = training_step(model);
   const Bits before = bits_now(model.stages, inputs);
   expect_the_plain_recording(step, inputs, parameters_of(model.stages));
   EXPECT_EQ(difference(before, bits_now(model.stages, inputs)), "");

@@ -145,7 +145,7 @@ class Flow {
 
   const schedule::ScheduleModel& model_;
   const LaneTimes& lane_times_;
-  const Homes& homes_;
+  const HomeGroups& homes_;
   RunList runs_;
   int64_t time_ = 0;              // of the runs alone
   bool in_time_ = false;          // values with a home elsewhere come and leave in time

@@ -49,7 +49,8 @@ Needs needs_of(const Graph& graph, const Variant& variant) {
 
 }  // namespace
 
-Homes::Homes(const Graph& graph, const Machine& machine, const std::vector<int32_t>& lanes)
+HomeGroups::HomeGroups(const Graph& graph, const Machine& machine,
+                       const std::vector<int32_t>& lanes)
     : graph_(graph), lane_(graph.values.size(), 0), group_(graph.values.size(), -1) {
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
@@ -91,7 +92,7 @@ Homes::Homes(const Graph& graph, const Machine& machine, const std::vector<int32
   }
 }
 
-bool Homes::takes(const Run& run, ValueIndex value) const {
+bool HomeGroups::takes(const Run& run, ValueIndex value) const {
   const Variant& variant = graph_.ops[run.op].variants[run.variant];
   return contains(variant.consumes, value) ||
          std::ranges::any_of(variant.reuses,

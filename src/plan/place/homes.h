@@ -20,11 +20,11 @@
 
 namespace reprise::internal::place {
 
-class Homes {
+class HomeGroups {
  public:
   // `lanes` has the memory of each lane. The graph must outlive this object. Throws InputError if the lanes
   // lead to no memory of a home.
-  Homes(const Graph& graph, const Machine& machine, const std::vector<int32_t>& lanes);
+  HomeGroups(const Graph& graph, const Machine& machine, const std::vector<int32_t>& lanes);
 
   bool has(ValueIndex value) const { return group_[value] >= 0; }
   int8_t lane(ValueIndex value) const { return lane_[value]; }

@@ -34,13 +34,13 @@ class LaneTimes {
   const Machine& machine() const { return machine_; }
   const std::vector<Lane>& lanes() const { return lanes_; }
   int64_t out_time(size_t lane, ValueIndex value) const { return out_[lane][value]; }
-  const Homes& homes() const { return homes_; }
+  const HomeGroups& homes() const { return homes_; }
   int64_t in_time(size_t lane, ValueIndex value) const { return in_[lane][value]; }
 
  private:
   const Machine& machine_;
   std::vector<Lane> lanes_;
-  Homes homes_;
+  HomeGroups homes_;
   std::vector<std::vector<int64_t>> out_, in_;  // by lane and value, in nanoseconds
 };
 

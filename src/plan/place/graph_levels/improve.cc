@@ -342,7 +342,8 @@ std::vector<int32_t> movable_intervals(const ScheduleModel& model, bool with_ops
   return movable;
 }
 
-std::vector<int32_t> homes_that_may_stay(const ScheduleModel& model, const place::Homes& homes) {
+std::vector<int32_t> homes_that_may_stay(const ScheduleModel& model,
+                                         const place::HomeGroups& homes) {
   std::vector<int32_t> lanes;
   for (size_t g = 0; g < homes.groups(); ++g) {
     if (homes.may_stay(g)) lanes.push_back(static_cast<int32_t>(model.intervals().size() + g));

@@ -49,7 +49,7 @@ std::vector<int32_t> movable_intervals(const schedule::ScheduleModel& model, boo
 
 // Lists the groups of homes that may stay (Workbench::homes).
 std::vector<int32_t> homes_that_may_stay(const schedule::ScheduleModel& model,
-                                         const place::Homes& homes);
+                                         const place::HomeGroups& homes);
 
 // Lets groups of homes stay, one after the other, where that makes the plan faster.
 Candidate with_homes_that_pay(const Workbench& bench, Candidate start,
