@@ -194,7 +194,7 @@ class Case:
             less = step.planned.plan.peak_bytes - 1
             step.plan(budget=less, time_limit=4 * SEARCH, **plan)
         if "shares" in self.changes:
-            step.use(sharing(step), **plan)
+            step.use(sharing(step, PARAMETERS in self.names), **plan)
             self.settle()
         return step
 
@@ -269,25 +269,34 @@ class Case:
         return f"by operation: {reason}" if reason else ""
 
 
-def sharing(step: Any) -> Any:
-    """Returns rank 0's plan, which shares out what it can, and moves values where it has to."""
+def sharing(step: Any, homes_move: bool) -> Any:
+    """Returns rank 0's plan, which shares out what it can, and moves values where it has to.
+
+    `homes_move` asks for a plan that moves what has a home, too.
+    """
     told: list[Any] = [None]
     if dist.get_rank() == 0:
         machine = step.machine()
         problem = favouring(step.graph, "shared")
-        found, limit = None, SEARCH
+        found, limit, budget = None, SEARCH, step.planned.budget_bytes
+
+        def moves(plan: Any) -> bool:
+            homes = not homes_move or moves_homes(step.graph, plan)
+            return homes and moves_values(step.graph, plan)
+
         # A busy machine may need more time to find a plan that is as small as that.
-        while found is None or not (machine is None or moves_values(step.graph, found)):
-            assert limit < 10, "no plan moves values"
+        while found is None or not (machine is None or moves(found)):
+            assert limit < 10, "no plan moves what it has to"
             options: Options = {"time_limit": limit, "machine": machine}
             options["planner"] = "graph_levels" if machine else "graph"
-            budget = step.planned.budget_bytes
-            if machine:
+            if machine and found is None:
                 smallest = reprise.plan(problem, budget=1, **options).smallest_budget_bytes
                 assert smallest is not None
                 budget = smallest + SLACK // 10
+            elif found is not None:
+                budget = found.peak_bytes - 1  # Values stay where the budget has room for them.
             found = reprise.plan(problem, budget=budget, **options).plan
-            limit *= 3
+            limit *= 1.5
         cost = reprise.simulate(step.graph, found, machine=machine)
         told[0] = dataclasses.replace(
             found,
