@@ -13,13 +13,13 @@ from typing_extensions import Unpack
 def install_cpu_allocator() -> None:
     """Counts all CPU memory that tensors take from now on."""
 
-def live_bytes() -> int:
-    """Returns the CPU bytes of all live tensors that were counted."""
+def live_bytes(device: str = "cpu") -> int:
+    """Returns the bytes of all live tensors on the device that were counted."""
 
-def peak_bytes() -> int:
+def peak_bytes(device: str = "cpu") -> int:
     """Returns the largest live_bytes() since the last reset_peak()."""
 
-def reset_peak() -> None:
+def reset_peak(device: str = "cpu") -> None:
     """Sets peak_bytes() to the current live_bytes()."""
 
 def alternatives() -> list[tuple[str, str, str, bool, bool]]:
@@ -456,6 +456,7 @@ class Online:
         budget: int | str | None,
         heuristic: str,
         smallest: int,
+        device: str,
         plan_after: int,
         plans: int,
         time_limit_ns: int,

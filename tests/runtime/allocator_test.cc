@@ -36,12 +36,12 @@ TEST(Allocator, TheLimitIsSharp) {
   install_cpu_allocator();
   const int64_t before = live();
   {
-    CpuLimitGuard limit(before + 1024);
+    MemoryLimitGuard limit(before + 1024);
     EXPECT_NO_THROW(at::empty({1024}, at::kByte));
     EXPECT_NO_THROW(at::empty({1000}, at::kByte));
   }
   {
-    CpuLimitGuard limit(before + 1023);
+    MemoryLimitGuard limit(before + 1023);
     try {
       at::empty({1000}, at::kByte);  // counts as 1024
       ADD_FAILURE() << "over the limit";
@@ -52,7 +52,7 @@ TEST(Allocator, TheLimitIsSharp) {
     }
     EXPECT_NO_THROW(at::empty({960}, at::kByte));
   }
-  EXPECT_EQ(cpu_limit(), std::nullopt);
+  EXPECT_EQ(memory_limit(), std::nullopt);
   EXPECT_EQ(live(), before);
 }
 
@@ -81,9 +81,9 @@ TEST(Allocator, ThreadsOfAnOperationCountAsIfTheyMet) {
   EXPECT_EQ(take_cpu_workers_peak(), 128)
       << "one float a row: another operation may be needed here";
   EXPECT_EQ(take_cpu_workers_peak(), 0);
-  CpuLimitGuard limit(live() + first);
+  MemoryLimitGuard limit(live() + first);
   EXPECT_NO_THROW(backward());
-  set_cpu_limit(*cpu_limit() - 1);
+  set_memory_limit(*memory_limit() - 1);
   for (int round = 0; round < 300; ++round) ASSERT_THROW(backward(), BudgetError);
   at::set_num_threads(threads);
 }
@@ -93,9 +93,9 @@ TEST(Allocator, ARefusalCanThrowAnotherException) {
   struct Other {
     int64_t requested;
   };
-  set_cpu_refusal([](const BudgetError& error) { throw Other{error.requested()}; });
+  set_refusal([](const BudgetError& error) { throw Other{error.requested()}; });
   {
-    CpuLimitGuard limit(live());
+    MemoryLimitGuard limit(live());
     try {
       at::empty({1000}, at::kByte);
       ADD_FAILURE() << "over the limit";
@@ -103,8 +103,8 @@ TEST(Allocator, ARefusalCanThrowAnotherException) {
       EXPECT_EQ(other.requested, 1024);
     }
   }
-  set_cpu_refusal(nullptr);
-  CpuLimitGuard limit(live());
+  set_refusal(nullptr);
+  MemoryLimitGuard limit(live());
   EXPECT_THROW(at::empty({1000}, at::kByte), BudgetError);
 }
 

@@ -293,7 +293,7 @@ TEST_F(CaptureTest, AStepThatFailsLeavesEverythingAsItWas) {
     for (int64_t limit = level;; limit += 64) {
       SCOPED_TRACE(limit);
       try {
-        const CpuLimitGuard guard(limit);
+        const MemoryLimitGuard guard(limit);
         step.run(work.inputs);
         EXPECT_GT(limit, level + 640);
         return limit;

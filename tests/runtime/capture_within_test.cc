@@ -118,7 +118,7 @@ TEST_P(CaptureWithinModels, AreCapturedAndTrainedInAPartOfPlainTrainingsMemory) 
   const Budget budget = plain.part(row().times);
   std::optional<CapturedStep> step;
   {
-    const CpuLimitGuard limit(budget.resolve(Bytes(0)).count());
+    const MemoryLimitGuard limit(budget.resolve(Bytes(0)).count());
     reset_peak(c10::kCPU);
     step.emplace(capture(plain.step(), inputs, plain.options(budget)));
     EXPECT_LE(peak(), budget.resolve(Bytes(0)).count());
@@ -201,7 +201,7 @@ TEST_F(CaptureWithinTest, OutcomesAndOtherShapesAreCapturedWithinTheBudget) {
     layer->zero_grad();
     at::Tensor found;
     {
-      const CpuLimitGuard limit(budget.count() + (int64_t{2} << 20));
+      const MemoryLimitGuard limit(budget.count() + (int64_t{2} << 20));
       found = captured.run(now);
     }
     EXPECT_TRUE(found.equal(expected)) << rows << ' ' << sign;

@@ -96,7 +96,7 @@ TEST_F(ErrorTest, AnExceptionInAStageReachesTheCallerAndUndoesTheStep) {
     EXPECT_THROW(planned_step(*remat, stages, {images_}, mean_square), Boom);
     EXPECT_EQ(difference(before, bits_now(stages, {images_})), "");
     EXPECT_EQ(live(), level);
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
     boom_at_ = 0;
     Fuse::armed = false;
     EXPECT_EQ(difference(expected, planned_step(*remat, stages, {images_}, mean_square)), "");

@@ -53,7 +53,7 @@ struct Before {
   void expect_nothing_changed() const {
     EXPECT_EQ(difference(bits, bits_now(subject.stages, subject.inputs)), "");
     EXPECT_EQ(live(), level);
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
   }
 
   const ChainSubject& subject;

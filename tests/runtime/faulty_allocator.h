@@ -43,10 +43,10 @@ class FaultyAllocator final : public c10::Allocator {
     if (bytes == 0 || left_ == 0 || --left_ > 0) return inner_->allocate(bytes);
     failed_ = true;
     if (fault_ == Fault::kBudget) {
-      const CpuLimitGuard nothing(0);
+      const MemoryLimitGuard nothing(0);
       return inner_->allocate(bytes);
     }
-    const CpuLimitGuard none(std::nullopt);
+    const MemoryLimitGuard none(std::nullopt);
     return inner_->allocate(size_t{1} << 62);  // no machine has so much
   }
   c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }

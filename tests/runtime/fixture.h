@@ -61,7 +61,7 @@ class RuntimeTest : public ::testing::Test {
     rows_ = at::randn({256, 64});
     images_ = at::randn({8, 3, 16, 16});
   }
-  void TearDown() override { EXPECT_EQ(cpu_limit(), std::nullopt) << "a limit was left behind"; }
+  void TearDown() override { EXPECT_EQ(memory_limit(), std::nullopt) << "a limit was left behind"; }
 
   at::Tensor rows_, images_;
 };

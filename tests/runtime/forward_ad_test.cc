@@ -254,7 +254,7 @@ TEST_P(ForwardAd, ALimitStopsACallAndLeavesNothingBehind) {
   tiled(x);
   const int64_t before = memory_count(c10::kCPU).live;
   for (const int64_t more : {1 << 20, 1 << 22, (1 << 23) + 4096}) {
-    const CpuLimitGuard limit(before + more);
+    const MemoryLimitGuard limit(before + more);
     EXPECT_THROW(tiled(x), BudgetError) << more;
     EXPECT_EQ(memory_count(c10::kCPU).live, before);
   }

@@ -124,7 +124,7 @@ TEST_P(OnlineFaults, EachRequestOfAStepMayFail) {
       EXPECT_EQ(thrown, GetParam() == Fault::kBudget ? "BudgetError" : "bad_alloc");
       EXPECT_EQ(difference(start, bits_of(training.subject, {})), "");
       EXPECT_EQ(live(), level);
-      EXPECT_EQ(cpu_limit(), std::nullopt);
+      EXPECT_EQ(memory_limit(), std::nullopt);
     }
     EXPECT_GT(failures, 50);
     EXPECT_LT(came_through, failures / 10);

@@ -280,7 +280,7 @@ TEST_P(PlannedFaults, EachRequestOfAPlannedStepMayFail) {
     ++failures;
     came_through += !threw;
     EXPECT_EQ(live(), level);
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
   }
   EXPECT_GT(failures, 30);
   EXPECT_LT(came_through, failures);
@@ -301,7 +301,9 @@ Trace a_chain() {
     const auto made = static_cast<int32_t>(trace.values.size());
     lists.push_back(made);
     call.end = static_cast<uint32_t>(lists.size());
-    trace.values.push_back({.bytes = 1024, .maker = static_cast<int32_t>(trace.calls.size())});
+    trace.values.push_back({.bytes = 1024,
+                            .counted = 1024,
+                            .maker = static_cast<int32_t>(trace.calls.size())});
     call.values = static_cast<uint32_t>(trace.values.size());
     call.cost = cost;
     call.can_run_again = true;
@@ -309,13 +311,13 @@ Trace a_chain() {
     trace.calls.push_back(call);
     trace.prints.push_back(trace.calls.size());
   };
-  trace.values.push_back({.bytes = 1024, .outside = true});  // value 0
-  add({0}, false, 10);                                       // makes 1
-  add({1}, false, 90);                                       // makes 2
-  add({2}, false, 20);                                       // makes 3
-  add({3}, true, 5);                                         // makes 4, from the loss
-  add({4, 3, 2}, true, 5);                                   // makes 5
-  add({5, 2, 1}, true, 5);                                   // makes 6
+  trace.values.push_back({.bytes = 1024, .counted = 1024, .outside = true});  // value 0
+  add({0}, false, 10);                                                        // makes 1
+  add({1}, false, 90);                                                        // makes 2
+  add({2}, false, 20);                                                        // makes 3
+  add({3}, true, 5);                                                          // makes 4, from the loss
+  add({4, 3, 2}, true, 5);                                                    // makes 5
+  add({5, 2, 1}, true, 5);                                                    // makes 6
   trace.values.back().at_the_end = true;
   return trace;
 }

@@ -261,7 +261,7 @@ TEST_F(PipelinedStepTest, ARankThatFailsStopsTheOthersAndLeavesNoGradient) {
     }
     EXPECT_GE(memory_count(c10::Device(c10::kCPU)).live, level);
     EXPECT_THROW(run(step, rank), PeerError);
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
   });
 }
 

@@ -70,7 +70,7 @@ TEST_F(ProcessTest, ModelsOfBothModesTakeTurnsEachInsideItsBudget) {
   auto in_budget = [](const auto& report) {
     EXPECT_EQ(report.predicted_peak, report.measured_peak);
     EXPECT_LE(report.measured_peak, report.budget);
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
   };
   auto planned = [&](const std::shared_ptr<Remat>& model, const Tensors& inputs) {
     at::Tensor loss = mean_square(model->forward(inputs));
@@ -160,7 +160,7 @@ TEST_F(ProcessTest, TwoThreadsWithAModelEachAreRightOrRefused) {
   EXPECT_EQ(changed, 0);
   EXPECT_EQ(parameter_bits(models[0]), expected[0]);
   EXPECT_EQ(parameter_bits(models[1]), expected[1]);
-  EXPECT_EQ(cpu_limit(), std::nullopt);
+  EXPECT_EQ(memory_limit(), std::nullopt);
   EXPECT_EQ(live(), level);
 }
 
@@ -184,7 +184,7 @@ TEST_F(ProcessTest, AModelThatOneThreadFittedIsUsedByOthers) {
     std::thread([&] { loss = mean_square(model->forward(inputs)); }).join();
     std::thread([&] { loss.backward(); }).join();
     EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)), "");
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
     state.restore();
     std::thread([&] { loss = step.run(inputs); }).join();
     EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)), "");
@@ -278,9 +278,9 @@ TEST_F(ProcessTest, ChildrenWorkOnTensorsWhileTheParentTrainsOn) {
   };
   EXPECT_EQ(in_a_child(load), 0);
   at::Tensor loss = mean_square(model->forward(inputs));
-  EXPECT_NE(cpu_limit(), std::nullopt);
+  EXPECT_NE(memory_limit(), std::nullopt);
   EXPECT_EQ(in_a_child(load), 0) << "in the middle of a step";
-  EXPECT_NE(cpu_limit(), std::nullopt);
+  EXPECT_NE(memory_limit(), std::nullopt);
   loss.backward();
   EXPECT_EQ(difference(expected, bits_now(stages, inputs, loss)), "");
   // A child may even train its copy of the model.

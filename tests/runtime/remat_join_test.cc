@@ -249,7 +249,7 @@ TEST_F(RematJoinTest, ABudgetErrorInAStepLeavesAllAsItWas) {
   {
     // Memory that comes between the halves makes the backward half fail.
     at::Tensor value = two.loss(model->forward(two.inputs));
-    const int64_t room = *cpu_limit() - memory_count(c10::kCPU).live;
+    const int64_t room = *memory_limit() - memory_count(c10::kCPU).live;
     const at::Tensor taken = at::empty({room / 64 * 64}, at::kByte);
     EXPECT_THROW(value.backward(), BudgetError);
   }

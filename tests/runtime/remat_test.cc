@@ -87,7 +87,7 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
   int64_t limit = 0;
   std::vector<Stage> stages = model.stages;
   stages[0].forward = [&limit, inner = model.stages[0].forward](const Tensors& x) {
-    if (limit) set_cpu_limit(limit);
+    if (limit) set_memory_limit(limit);
     return inner(x);
   };
   const StepState state(stages, inputs);
@@ -109,7 +109,7 @@ TEST_P(EveryModel, OneByteLessThanThePeakIsRefusedAndNothingIsLost) {
     limit = peak - 1;
     EXPECT_THROW(run_planned_step(*remat, stages, inputs, loss), BudgetError);
     limit = 0;
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
     EXPECT_EQ(memory_count(c10::kCPU).live, live) << "something of the failed step is still held";
     EXPECT_EQ(difference(before, snapshot(stages, inputs, {})), "");
     state.restore();

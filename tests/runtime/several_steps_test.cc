@@ -45,7 +45,7 @@ TEST_F(SeveralSteps, TwoForwardPassesBeforeTheirBackwardPassesInEitherOrder) {
     const Bits planned = two([&](const Tensors& x) { return remat->forward(x); }, swapped);
     EXPECT_EQ(difference(expected, planned), "");
     EXPECT_GT(counted.total(), 2 * static_cast<int>(plain.size()));
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
   }
 }
 
@@ -62,10 +62,10 @@ TEST_F(SeveralSteps, AForwardPassThatIsDroppedGivesEverythingBack) {
   const int64_t before = live();
   {
     const at::Tensor output = remat->forward(images_);
-    EXPECT_NE(cpu_limit(), std::nullopt);
+    EXPECT_NE(memory_limit(), std::nullopt);
     EXPECT_GT(live(), before);
   }
-  EXPECT_EQ(cpu_limit(), std::nullopt);
+  EXPECT_EQ(memory_limit(), std::nullopt);
   EXPECT_EQ(live(), before);
   state.restore();
   EXPECT_EQ(difference(expected, planned_step(*remat, stages, {images_}, mean_square)), "");
@@ -183,7 +183,7 @@ TEST_F(SeveralSteps, TwoModelsWithTheirOwnBudgetsInterleaved) {
     const Bits planned = alternate([&] { return a->forward(Tensors{images_}); },
                                    [&] { return b->forward(Tensors{rows_}); }, nested);
     EXPECT_EQ(difference(expected, planned), "");
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
     EXPECT_GT(counted_one.total() + counted_two.total(), static_cast<int>(one.size() + two.size()));
     state_one.restore();
     state_two.restore();

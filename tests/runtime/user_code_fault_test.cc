@@ -147,7 +147,7 @@ TEST_F(UserCodeTest, ALossThatThrowsLeavesWhatPlainTrainingLeaves) {
                                                 in_backward)),
               "");
     EXPECT_EQ(live(), level);
-    EXPECT_EQ(cpu_limit(), std::nullopt);
+    EXPECT_EQ(memory_limit(), std::nullopt);
     state.restore();
     EXPECT_EQ(
         difference(expected, planned_step(*model, subject.stages, subject.inputs, subject.loss)),
@@ -182,7 +182,7 @@ TEST_F(UserCodeTest, AHookOfAParameterThatThrowsLeavesBuffersAndRandomStateOfADo
   drop_gradients(subject.stages, {});
   const Bits left = bits_now(subject.stages, subject.inputs);
   for (const auto& [name, bytes] : left) EXPECT_EQ(expected.at(name), bytes) << name;
-  EXPECT_EQ(cpu_limit(), std::nullopt);
+  EXPECT_EQ(memory_limit(), std::nullopt);
   parameter.remove_hook(hook);
   state.restore();
   // The gradients that were on their way wait in autograd's queue for the next pass, as in plain

@@ -1,5 +1,4 @@
-// This header counts device bytes on every device, and has the limit that enforces a budget on the
-// CPU.
+// This header counts device bytes on every device, and has the limits that enforce budgets.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -91,34 +90,39 @@ class BlockSourceScope {
   c10::Device device_before_;
 };
 
-// Sets a limit for the CPU. A request that would make the live bytes exceed the limit throws
-// BudgetError, and nothing is taken. If `bytes` is absent, there is no limit. Other devices are not
-// limited here.
-void set_cpu_limit(std::optional<int64_t> bytes);
-std::optional<int64_t> cpu_limit();
+// Sets a limit for a device. A request that would make the live bytes (memory_count()) exceed the limit
+// throws BudgetError, and nothing is taken. If `bytes` is absent, there is no limit. On a device other
+// than the CPU, the runtime has to stand before the device's allocator, as it does in a build for
+// CUDA. Throws InputError for a limit on a device where it does not.
+void set_memory_limit(std::optional<int64_t> bytes, c10::Device device = c10::Device(c10::kCPU));
+std::optional<int64_t> memory_limit(c10::Device device = c10::Device(c10::kCPU));
 
-// Returns the number of requests that failed so far: a limit refused them, or the machine had no
-// more memory.
-uint64_t cpu_failures();
+// Returns the number of requests for memory of a device that failed so far: a limit refused them, or
+// there was no more memory. On a device other than the CPU the device's allocator counts the latter,
+// and whoever resets its statistics resets their number.
+uint64_t failed_requests(c10::Device device = c10::Device(c10::kCPU));
 
 // A refusal throws another exception in place of the BudgetError of a refused request. It is for
 // languages whose bindings of LibTorch know exceptions of their own. The allocator is locked during
 // the call, so the function must not allocate tensors or wait for another thread. Null restores the
 // BudgetError.
 using Refusal = void (*)(const BudgetError& error);
-void set_cpu_refusal(Refusal refusal);
+void set_refusal(Refusal refusal);
 
 // Sets a limit for a scope and puts the old limit back.
-class CpuLimitGuard {
+class MemoryLimitGuard {
  public:
-  explicit CpuLimitGuard(std::optional<int64_t> bytes) : before_(cpu_limit()) {
-    set_cpu_limit(bytes);
+  explicit MemoryLimitGuard(std::optional<int64_t> bytes,
+                            c10::Device device = c10::Device(c10::kCPU))
+      : device_(device), before_(memory_limit(device)) {
+    set_memory_limit(bytes, device_);
   }
-  ~CpuLimitGuard() { set_cpu_limit(before_); }
-  CpuLimitGuard(const CpuLimitGuard&) = delete;
-  CpuLimitGuard& operator=(const CpuLimitGuard&) = delete;
+  ~MemoryLimitGuard() { set_memory_limit(before_, device_); }
+  MemoryLimitGuard(const MemoryLimitGuard&) = delete;
+  MemoryLimitGuard& operator=(const MemoryLimitGuard&) = delete;
 
  private:
+  c10::Device device_;
   std::optional<int64_t> before_;
 };
 

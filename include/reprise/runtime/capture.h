@@ -88,9 +88,9 @@ struct CaptureOptions {
   // have made-up numbers. The default is no limit. It is then the default of StepPlanOptions::budget,
   // too.
   //
-  // A step that depends on numbers which it has computed needs these numbers. On the CPU, with LibTorch
-  // 2.13 or newer, it is recorded in online mode then (reprise/runtime/online.h): values are evicted
-  // when memory runs short, and made again. On other devices it is refused. Copies in host memory of
+  // A step that depends on numbers which it has computed needs these numbers. With LibTorch 2.13 or
+  // newer, it is recorded in online mode then (reprise/runtime/online.h): values are evicted when memory
+  // runs short, and made again. It is refused where online mode does not work. Copies in host memory of
   // what the step writes outside itself (buffers, gradients that are there, literals) are not counted.
   // Works are measured one by one and not in their order, so predicted times are some per cent shorter
   // than without a budget.
@@ -195,7 +195,9 @@ struct StepPlanOptions {
   // with.
   Exactness allow = Exactness::kApproximate;
   int threads = 0;      // of the planner; 0 for as many as the machine has
-  bool enforce = true;  // whether a request beyond the budget throws BudgetError; only on the CPU
+  // Whether a request beyond the budget throws BudgetError, where the memory of the device can be
+  // limited (set_memory_limit()).
+  bool enforce = true;
   // If true, all memory of the step lies in an arena at planned places, from the second step on.
   // Steps on the CPU have an arena, and on CUDA devices if Reprise was built for CUDA.
   bool arena = true;

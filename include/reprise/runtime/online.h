@@ -9,8 +9,11 @@
 //   });
 //
 // After M. Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021, arXiv 2006.09616. It needs
-// LibTorch 2.13 or newer and works on the CPU.
+// LibTorch 2.13 or newer. On a device other than the CPU the runtime has to stand before the
+// device's allocator, as it does in a build for CUDA.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <exception>
@@ -25,12 +28,14 @@
 namespace reprise::runtime {
 
 struct OnlineOptions {
-  // The limit on all CPU bytes of tensors during a step: parameters, gradients, optimizer state, the
-  // batch, and whatever else is live. It is a number of bytes. A share of plain training's peak is
-  // an InputError, because that peak is not known here. The default is no limit.
+  // The limit on all bytes of tensors on the device during a step: parameters, gradients, optimizer
+  // state, the batch, and whatever else is live. It is a number of bytes. A share of plain training's
+  // peak is an InputError, because that peak is not known here. The default is no limit.
   Budget budget = {};
   std::string heuristic = "dtr";  // a name of online_heuristics()
   Bytes smallest{512};            // Smaller tensors are not evicted.
+  // The device whose bytes the budget counts. Tensors elsewhere are never evicted.
+  c10::Device device{c10::kCPU};
 
   // A step whose operations were seen so many times is planned when it ends, and the steps that repeat
   // them follow the plan. 0: no step is planned, and neither is one without a budget. A number of 2
@@ -108,8 +113,11 @@ struct OnlineReport {
 // memory of tensors while operations run, that writes tensors from before the step by pointers, or
 // other threads that read tensors of the step.
 //
-// The constructor throws InputError for a budget that is a share, an unknown heuristic, or a LibTorch
-// before 2.13. It installs the counting allocator.
+// On a device other than the CPU, the backward pass of a step runs on the thread of the step, too.
+//
+// The constructor throws InputError for a budget that is a share, an unknown heuristic, a LibTorch
+// before 2.13, or a device whose memory cannot be limited (set_memory_limit()). It installs the
+// counting allocator.
 class Online {
  public:
   explicit Online(OnlineOptions options = {});

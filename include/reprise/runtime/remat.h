@@ -41,8 +41,9 @@ struct RematOptions {
   // called with outputs of any batch size. The default is cross-entropy over dimension 1 for
   // outputs of two dimensions and more, else the mean square.
   Loss loss = {};
-  // If true, a request beyond the budget during a step on the CPU throws BudgetError. The model,
-  // its gradients and the random state are then as they were before the step.
+  // If true, a request beyond the budget during a step throws BudgetError, where the memory of the
+  // device can be limited (set_memory_limit()). The model, its gradients and the random state are
+  // then as they were before the step.
   bool enforce = true;
   MeasureOptions measure = {};
   // Says where values may move while nothing reads them. If a copy fails, the step ends with

@@ -66,7 +66,7 @@ class CapturedStep(RecordedStep):
                 with `offload`, or for "devices" with `capture(other_devices=...)`.
             time_limit: The time for all searches together: seconds, or a text such as "10s".
             threads: The number of threads. 0 stands for as many as the machine has.
-            enforce: Whether, on the CPU, a request beyond the budget raises BudgetError.
+            enforce: Whether a request beyond the budget raises BudgetError.
             arena: Whether all memory of the step lies in one arena from the second step on: on the
                 CPU, and on CUDA devices.
             device_graph: Whether the step runs as a CUDA graph from the second step on, where it

@@ -262,7 +262,7 @@ def remat(
         planner: The name of a planner of chains. None stands for "chain", or for "levels" with
             `offload`.
         time_limit: The time for planning: seconds, or a text such as "10s".
-        enforce: Whether, on the CPU, a request beyond the budget raises BudgetError and leaves the
+        enforce: Whether a request beyond the budget raises BudgetError and leaves the
             model as it was.
         output_held: Whether the output may outlive the loss. Say False if it does not, as in
             `loss = f(model(x))`; then its bytes are used for something else.

@@ -272,7 +272,7 @@ def remat_join(
             for what it stands for in `remat()`.
         alternatives: As for `remat()`.
         time_limit: The time for planning: seconds, or a text such as "10s".
-        enforce: Whether, on the CPU, a request beyond the budget raises BudgetError and leaves the
+        enforce: Whether a request beyond the budget raises BudgetError and leaves the
             model as it was.
         output_held: Whether the output may outlive the loss. Say False if it does not, as in
             `loss = f(model(a, b))`; then its bytes are used for something else.

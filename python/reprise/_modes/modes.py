@@ -457,15 +457,13 @@ class OnlineStep:
     share: FixedShare | None
 
     def __init__(self, wanted: Wanted, sample: Sample) -> None:
-        device = device_of(wanted, sample)
-        if device.type != "cpu":
-            raise InputError(f"online mode works on the CPU, and the step is on {device}")
+        self._device = device_of(wanted, sample)
         install_cpu_allocator()
         budget = wanted.budget
         self._wanted, self._plain_peak, self.share = wanted, 0, None
         self._named = str(budget) if is_share(budget) else None  # until it is bytes
-        # It raises InputError if PyTorch is too old.
-        self._online = online(budget=None if self._named else budget)
+        # It raises InputError if PyTorch is too old, or if the device's memory cannot be limited.
+        self._online = online(budget=None if self._named else budget, device=self._device)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         sample = Sample(arguments, keywords)
@@ -484,9 +482,9 @@ class OnlineStep:
             yield
 
     def _measure(self, sample: Sample, share: str) -> Any:
-        reset_peak()
+        reset_peak(self._device)
         result = run_whole(self._wanted, sample)
-        self._plain_peak = peak_bytes()
+        self._plain_peak = peak_bytes(self._device)
         foreseen = ForeseenState(
             self,
             lambda step: (p for module in step._wanted.modules for p in module.parameters()),
@@ -494,7 +492,7 @@ class OnlineStep:
         )
         foreseen.look()
         budget = _core.resolve_budget(share, self._plain_peak + foreseen())
-        self._online = online(budget=budget)
+        self._online = online(budget=budget, device=self._device)
         self._named = None
         self.share = FixedShare(budget, bytes_of(flatten(tuple(sample), "the input")[0]))
         return result

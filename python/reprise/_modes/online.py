@@ -93,8 +93,10 @@ class Online(contextlib.ContextDecorator, OfThisProcess):
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._overheads = Overheads("online mode", ("the same operations",))
-        budget = budget_for(options["budget"], torch.device("cpu"))
-        self._native = _runtime.Online(**native_options(options | {"budget": budget}))
+        device = torch.device(options["device"])
+        budget = budget_for(options["budget"], device)
+        options = options | {"budget": budget, "device": str(device)}
+        self._native = _runtime.Online(**native_options(options))
         # No thread may be left when the interpreter exits, although objects may be left then.
         weakref.finalize(self, self._native.stop_planning)
 
@@ -146,6 +148,7 @@ def online(
     budget: Budget = None,
     heuristic: str = "dtr",
     smallest: int = 512,
+    device: torch.device | str = "cpu",
     plan_after: int = 2,
     plans: int = 8,
     time_limit: float | str = 1.0,
@@ -168,16 +171,18 @@ def online(
     After an exception, parameters, buffers, gradients and the random state are as before the step.
     Gradients that the step drops before it reads their parameters may be gone.
 
-    It works on the CPU, with PyTorch 2.13 or newer. One step runs at a time in a process, and it
-    runs on one thread; its operations may use more.
+    It needs PyTorch 2.13 or newer. One step runs at a time in a process, and it runs on one thread;
+    its operations may use more. On another device than the CPU the package has to be built for
+    CUDA, and the backward pass runs on the thread of the step, too.
 
     Args:
-        budget: All CPU bytes of tensors during the step: parameters, gradients, optimizer state,
-            inputs, and whatever else is live. It is a number of bytes, a text such as "8 GiB",
-            "auto" for what the machine has free, or None for no limit. A share such as "60%" is
-            refused, because the peak of plain training is not known.
+        budget: All bytes of tensors on the device during the step: parameters, gradients, optimizer
+            state, inputs, and whatever else is live. It is a number of bytes, a text such as
+            "8 GiB", "auto" for what the device has free, or None for no limit. A share such as
+            "60%" is refused, because the peak of plain training is not known.
         heuristic: The way to choose what is evicted: "dtr", "dtr_eq", "local", "lru" or "size".
         smallest: Tensors of fewer bytes are not evicted.
+        device: The device whose bytes the budget counts. Tensors elsewhere are never evicted.
         plan_after: How often the same operations must have been seen before they are planned.
             With 0 no step is planned, and neither is one without a budget.
         plans: The number of plans that are kept. The one that was not followed for the longest time
@@ -194,7 +199,8 @@ def online(
         The context manager. It may be used for many steps, and as a decorator of the step.
 
     Raises:
-        InputError: An argument is wrong, or PyTorch is older than 2.13.
+        InputError: An argument is wrong, PyTorch is older than 2.13, or the memory of the device
+            cannot be limited.
 
     Examples:
         >>> online = reprise.online(budget="700 MiB")

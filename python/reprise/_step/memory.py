@@ -23,31 +23,41 @@ def install_cpu_allocator() -> None:
     _runtime.install_cpu_allocator()
 
 
-def live_bytes() -> int:
-    """Returns the CPU bytes of all live tensors that the counting allocator has handed out.
+def live_bytes(device: torch.device | str = "cpu") -> int:
+    """Returns the bytes of all live tensors on a device.
 
-    The memory of a tensor counts as a multiple of 64 bytes.
+    On the CPU these are the bytes that the counting allocator has handed out, and the memory of a
+    tensor counts as a multiple of 64 bytes. On CUDA these are the bytes of PyTorch's allocator.
+
+    Args:
+        device: The device, or its name.
     """
-    return _runtime.live_bytes()
+    return _runtime.live_bytes(str(device))
 
 
-def peak_bytes() -> int:
+def peak_bytes(device: torch.device | str = "cpu") -> int:
     """Returns the largest `live_bytes()` since the last `reset_peak()`.
 
     A step of Reprise resets the peak when it begins.
+
+    Args:
+        device: The device, or its name.
     """
-    return _runtime.peak_bytes()
+    return _runtime.peak_bytes(str(device))
 
 
-def reset_peak() -> None:
+def reset_peak(device: torch.device | str = "cpu") -> None:
     """Sets `peak_bytes()` to the current `live_bytes()`.
+
+    Args:
+        device: The device, or its name.
 
     Examples:
         >>> reprise.reset_peak()
         >>> output = plain(x)
         >>> peak = reprise.peak_bytes()
     """
-    _runtime.reset_peak()
+    _runtime.reset_peak(str(device))
 
 
 def free_bytes(device: torch.device) -> int:

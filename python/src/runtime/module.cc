@@ -99,9 +99,17 @@ PYBIND11_MODULE(_runtime, m) {
   m.def("tell_failure", &rt::tell_failure, py::arg("group"), py::arg("reason"),
         py::call_guard<py::gil_scoped_release>());
   m.def("install_cpu_allocator", &rt::install_cpu_allocator);
-  m.def("live_bytes", [] { return rt::memory_count(c10::kCPU).live; });
-  m.def("peak_bytes", [] { return rt::memory_count(c10::kCPU).peak; });
-  m.def("reset_peak", [] { rt::reset_peak(c10::kCPU); });
+  m.def(
+      "live_bytes",
+      [](const std::string& device) { return rt::memory_count(c10::Device(device)).live; },
+      py::arg("device") = "cpu");
+  m.def(
+      "peak_bytes",
+      [](const std::string& device) { return rt::memory_count(c10::Device(device)).peak; },
+      py::arg("device") = "cpu");
+  m.def(
+      "reset_peak", [](const std::string& device) { rt::reset_peak(c10::Device(device)); },
+      py::arg("device") = "cpu");
   m.def("no_bytes", &rt::no_bytes_text);
   m.def(
       "beyond_first_batch",

@@ -27,6 +27,7 @@ const OptionTable<rt::OnlineOptions>& online_table() {
       {"budget", &O::budget},
       {"heuristic", &O::heuristic},
       {"smallest", &O::smallest},
+      {"device", [](O& o, const std::string& text) { o.device = c10::Device(text); }},
       {"plan_after", &O::plan_after},
       {"plans", &O::plans},
       {"time_limit_ns", &O::time_limit},

@@ -69,7 +69,7 @@ void translate(std::exception_ptr pointer) {
 void bind_refusals(py::module_& m) {
   budget_error_class =
       py::object(py::module_::import("reprise.errors").attr("BudgetError")).release().ptr();
-  rt::set_cpu_refusal(&refuse);
+  rt::set_refusal(&refuse);
   py::register_local_exception_translator(&translate);
   m.def("last_refusal", &last_refusal);
 }

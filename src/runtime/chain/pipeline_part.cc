@@ -17,14 +17,12 @@
 #include "runtime/device/device.h"
 #include "runtime/device/made_storages.h"
 #include "runtime/device/plain_tensors.h"
-#include "runtime/device/step_limits.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::chain {
 
 using device::counted_bytes;
 using device::drain_backward_queue;
-using device::limits;
 using device::make_node;
 using device::Measuring;
 using device::require_plain;
@@ -201,13 +199,11 @@ void PipelinePart::begin_step(std::optional<int64_t> limit) {
   flights_.clear();
   random_before_.emplace(planned_->model.device);
   under_way_.emplace();
-  limit_ = limit;
-  if (limit_) limits().add(*limit_);
+  limit_.emplace(limit, planned_->model.device);
 }
 
 void PipelinePart::end_step() {
   flights_.clear();
-  if (limit_) limits().remove(*limit_);
   limit_.reset();
   under_way_.reset();
   random_before_.reset();

@@ -19,6 +19,7 @@
 #include "runtime/chain/execute.h"
 #include "runtime/chain/plan_key.h"
 #include "runtime/device/activity.h"
+#include "runtime/device/limit_scope.h"
 
 namespace reprise::runtime::internal::chain {
 
@@ -113,7 +114,7 @@ class PipelinePart {
   std::vector<int32_t> way_of_;  // by micro-batch
   std::map<int64_t, Flight> flights_;
   std::optional<device::StepUnderWay> under_way_;
-  std::optional<int64_t> limit_;
+  std::optional<device::LimitScope> limit_;
   std::optional<state::RandomState> random_before_;
 };
 

@@ -17,13 +17,12 @@
 #include "runtime/chain/remat_state.h"
 #include "runtime/device/activity.h"
 #include "runtime/device/device.h"
-#include "runtime/device/step_limits.h"
+#include "runtime/device/limit_scope.h"
 #include "runtime/device/step_log.h"
 
 namespace reprise::runtime::internal::chain {
 
-using device::failed_requests;
-using device::limits;
+using device::LimitScope;
 using device::make_node;
 using device::StepMeter;
 using device::StepUnderWay;
@@ -48,7 +47,7 @@ struct RematNode final : torch::autograd::Node {
   c10::Device device;
   Nanos planned_time;
   int64_t uncounted = 0;
-  std::optional<int64_t> limit;    // in force until the step ends
+  std::optional<LimitScope> limit;  // in force until the step ends
   std::optional<StepMeter> meter;  // if the step is measured action by action
   // The outputs that the caller was given, and how much smaller the peak is if the caller has dropped them
   // by the time of the backward.
@@ -115,7 +114,6 @@ struct RematNode final : torch::autograd::Node {
     // say).
     if (!over && failed_requests(device) > failures) step->undo();
     step.reset();
-    if (limit) limits().remove(*limit);
     limit.reset();
     under_way.reset();
   }
@@ -145,12 +143,8 @@ Tensors run_planned(const std::shared_ptr<Remat::State>& state,
     node.node->less_if_dropped = instance.result.plan->peak - *instance.peak_if_dropped;
   }
   node.node->planned_time = instance.result.plan->time;
-  const bool limited =
-      device.is_cpu() && state->options.enforce && !state->options.budget.unlimited();
-  if (limited) {
-    const int64_t limit = instance.result.budget.count() - uncounted;
-    limits().add(limit);
-    node.node->limit = limit;
+  if (state->options.enforce && !state->options.budget.unlimited()) {
+    node.node->limit.emplace(instance.result.budget.count() - uncounted, device);
   }
   reset_peak(device);
   if (state->log.wanted()) {

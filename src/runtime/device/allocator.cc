@@ -19,6 +19,7 @@
 #include "runtime/device/device_heap.h"
 #include "runtime/device/foreign_memory.h"
 #include "runtime/device/heap_block.h"
+#include "runtime/device/request_limit.h"
 #include "runtime/device/room.h"
 #include "runtime/device/tensor_bytes.h"
 
@@ -27,15 +28,12 @@ namespace reprise::runtime {
 using internal::device::block_source;
 using internal::device::counted_bytes;
 using internal::device::give_back_heap_block;
-using internal::device::RoomMaker;
+using internal::device::room_maker;
 using internal::device::take_heap_block;
 
 namespace {
 
 int64_t rounded(size_t bytes) { return counted_bytes(static_cast<int64_t>(bytes)); }
-
-// The object that makes room for the requests of this thread; null: there is none.
-thread_local RoomMaker* room_maker = nullptr;
 
 struct CountedBlock {
   int64_t bytes = 0;
@@ -54,11 +52,9 @@ class CountingAllocator final : public c10::Allocator {
     std::unique_lock<std::mutex> lock(mutex_);
     if (const int64_t missing = bytes_over_limit(bytes); missing > 0) {
       std::string held;
-      if (room_maker != nullptr) {
-        lock.unlock();
-        held = room_maker->make_room(missing);
-        lock.lock();
-      }
+      lock.unlock();
+      if (auto* const maker = room_maker()) held = maker->make_room(missing);
+      lock.lock();
       if (bytes_over_limit(bytes) > 0) refuse(bytes, held);
     }
     const bool foreign = is_foreign();
@@ -157,10 +153,6 @@ class CountingAllocator final : public c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex_);
     limit_ = bytes;
   }
-  void set_refusal(Refusal refusal) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    refusal_ = refusal;
-  }
   std::optional<int64_t> limit() {
     std::lock_guard<std::mutex> lock(mutex_);
     return limit_;
@@ -188,13 +180,8 @@ class CountingAllocator final : public c10::Allocator {
   }
   [[noreturn]] void refuse(int64_t bytes, const std::string& held) {
     ++failures_;
-    const BudgetError error("the budget of " + std::to_string(*limit_) +
-                                " bytes is exceeded: " + std::to_string(count_.live) +
-                                " bytes are live and " + std::to_string(bytes) +
-                                " more were requested" + (held.empty() ? "" : "; " + held),
-                            *limit_, count_.live, bytes);
-    if (refusal_) refusal_(error);
-    throw error;
+    internal::device::throw_refused(
+        internal::device::refused_request(*limit_, count_.live, bytes, held));
   }
   static void release(void* data);
 
@@ -245,7 +232,6 @@ class CountingAllocator final : public c10::Allocator {
   int64_t foreign_ = 0;  // live bytes, taken less given back, of other work since then
   std::optional<int64_t> limit_;
   uint64_t failures_ = 0;
-  Refusal refusal_ = nullptr;
 };
 
 // The allocator is never destroyed: tensors of static lifetime give their memory back after main().
@@ -325,15 +311,30 @@ void reset_peak(c10::Device device) {
 
 int64_t take_cpu_workers_peak() { return allocator().take_workers_peak(); }
 bool cpu_allocator_owns(const void* data) { return allocator().owns(data); }
-void set_cpu_limit(std::optional<int64_t> bytes) { allocator().set_limit(bytes); }
-void set_cpu_refusal(Refusal refusal) { allocator().set_refusal(refusal); }
+
+void set_memory_limit(std::optional<int64_t> bytes, c10::Device device) {
+  if (device.is_cpu()) return allocator().set_limit(bytes);
+  if (bytes && !internal::device::has_limits(device)) {
+    throw InputError("memory of " + device.str() +
+                     " cannot be limited: the runtime has no front before its allocator");
+  }
+  internal::device::set_device_limit(bytes, device);
+}
+
+std::optional<int64_t> memory_limit(c10::Device device) {
+  return device.is_cpu() ? allocator().limit() : internal::device::device_limit(device);
+}
+
+uint64_t failed_requests(c10::Device device) {
+  if (device.is_cpu()) return allocator().failures();
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return static_cast<uint64_t>(stats.num_ooms) + internal::device::refused_requests(device);
+}
+
 uint64_t cpu_allocation_serial() { return allocator().serial(); }
 uint64_t cpu_allocation_serial(const void* data) { return allocator().serial(data); }
 
 namespace internal::device {
-
-RoomMakerScope::RoomMakerScope(RoomMaker& maker) : before_(std::exchange(room_maker, &maker)) {}
-RoomMakerScope::~RoomMakerScope() { room_maker = before_; }
 
 bool works_for_measuring() {
   return c10::ThreadLocalDebugInfo::get(measuring_mark()) != nullptr;
@@ -341,11 +342,10 @@ bool works_for_measuring() {
 void count_cpu_memory_apart() { allocator().count_apart(); }
 void count_cpu_memory_together() { allocator().count_together(); }
 
-int64_t take_recent_cpu_peak() { return allocator().take_recent_peak(); }
+int64_t take_recent_peak(c10::Device device) {
+  return device.is_cpu() ? allocator().take_recent_peak() : take_recent_device_peak(device);
+}
 
 }  // namespace internal::device
-
-std::optional<int64_t> cpu_limit() { return allocator().limit(); }
-uint64_t cpu_failures() { return allocator().failures(); }
 
 }  // namespace reprise::runtime

@@ -68,6 +68,8 @@ ArenaCount& count_of(c10::Device device) {
 
 }  // namespace
 
+int64_t DeviceHeap::limited_bytes(c10::Device device) { return memory_count(device).live; }
+
 void register_heap(c10::DeviceType type, DeviceHeap& heap) {
   registered[static_cast<size_t>(type)].store(&heap);
 }

@@ -22,6 +22,9 @@ class DeviceHeap {
   // Makes the owner of a block that the source serves once more, at an address of its choice.
   virtual c10::DataPtr own(const std::shared_ptr<BlockSource>& source, void* data, int64_t bytes,
                            c10::Device device) = 0;
+  // Returns the live bytes that a limit is compared with (request_limit.h): those of memory_count(),
+  // unless the allocator's blocks are larger than what was asked for.
+  virtual int64_t limited_bytes(c10::Device device);
 };
 
 // Returns the heap of a device other than the CPU, or null if no arena can serve its blocks. CUDA

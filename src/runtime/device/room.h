@@ -1,13 +1,15 @@
-// This is room for a request that would exceed the limit of the CPU allocator.
+// This is room for a request that would exceed the limit of its device's allocator.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
 
 namespace reprise::runtime::internal::device {
 
-// A RoomMaker gives memory back at the moment when a request of its thread would exceed the limit.
-// The allocator is not locked meanwhile.
+// A RoomMaker gives memory back at the moment when a request would exceed the limit. The allocator is
+// not locked meanwhile.
 class RoomMaker {
  public:
   virtual ~RoomMaker() = default;
@@ -29,8 +31,12 @@ class RoomMakerScope {
   RoomMaker* before_;
 };
 
-// Returns the most bytes of the CPU that were live at once since the last call of this function. It
-// leaves memory_count() as it is.
-int64_t take_recent_cpu_peak();
+// Returns the maker that serves this thread, or null.
+RoomMaker* room_maker();
+
+// Returns the most bytes of the device that were live at once since the last call of this function.
+// It leaves memory_count() as it is. On a device other than the CPU it knows the requests under a
+// limit.
+int64_t take_recent_peak(c10::Device device);
 
 }  // namespace reprise::runtime::internal::device

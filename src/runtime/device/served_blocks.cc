@@ -3,14 +3,19 @@
 #include <utility>
 
 #include "runtime/device/device_heap.h"
+#include "runtime/device/request_limit.h"
 #include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::device {
 
 void* ServedBlocks::take(size_t requested, c10::Device device) {
+  if (requested == 0) return nullptr;
+  const bool limited = device_limit(device).has_value();
   const std::shared_ptr<BlockSource>& source = block_source(device);
-  if (!source || requested == 0) return nullptr;
+  if (!source && !limited) return nullptr;
   const int64_t bytes = counted_bytes(static_cast<int64_t>(requested), device);
+  if (limited) admit(bytes, device);
+  if (!source) return nullptr;
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   void* const data = source->take(bytes);
   if (data != nullptr) blocks_[data] = {bytes, source};

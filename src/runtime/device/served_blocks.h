@@ -16,7 +16,8 @@ namespace reprise::runtime::internal::device {
 class ServedBlocks {
  public:
   // Returns a block of the source that serves this thread, or null if there is none, if the source
-  // does not serve this request, and for requests of no bytes.
+  // does not serve this request, and for requests of no bytes. Throws for a request that the limit
+  // of the device refuses (admit()).
   void* take(size_t requested, c10::Device device);
   // Gives a block back to its source. Returns false for blocks that no source has served.
   bool give_back(void* data);

@@ -400,13 +400,14 @@ void FollowedRun::record_rest(const Leaving& leaving) {
 
 // Online mode does not see a backward that has begun already.
 void FollowedRun::go_on_within_budget() {
-  const CaptureOptions options = state_.within_budget(state_.recording().device);
+  const c10::Device device = state_.recording().device;
+  const CaptureOptions options = state_.within_budget(device);
   const bool in_backward = torch::autograd::get_current_node() != nullptr;
-  if (!limit_ || in_backward || options.budget.unlimited() || !online::works_here()) {
-    limit_behind_.emplace(limit_);
+  if (!limit_ || in_backward || options.budget.unlimited() || !online::works_on(device)) {
+    limit_behind_.emplace(limit_, device);
     return;
   }
-  within_.emplace(Budget(Bytes(*limit_)));
+  within_.emplace(Budget(Bytes(*limit_)), device);
   within_->begin();
 }
 

@@ -114,7 +114,7 @@ void update_all(ParameterOptimizer* optimizer) {
 
 CaptureOptions StepState::within_budget(c10::Device device) const {
   CaptureOptions within = options;
-  if (!device.is_cpu() || !online::works_here()) {
+  if (!online::works_on(device)) {
     within.budget = Budget();
     return within;
   }
@@ -188,7 +188,7 @@ bool StepState::plan_followed(const Tensors& inputs) {
     }
     replan_if_needed(inputs);
   } catch (const BudgetError& error) {
-    if (!recording().device.is_cpu() || !online::works_here()) throw;
+    if (!online::works_on(recording().device)) throw;
     if (learning.ahead && learning.ahead->budget.relative()) {
       learning.ahead->budget = Budget(learning.ahead->budget.resolve(baseline(graph_now()).peak));
     }
@@ -203,12 +203,13 @@ bool StepState::plan_followed(const Tensors& inputs) {
 // Runs the function as it is, because no plan fits.
 Tensors StepState::run_planless(const Tensors& inputs) {
   const BudgetError none = *learning.planless[outcome().number].error;
-  const uint64_t failures = cpu_failures();
+  const c10::Device device = device_of(inputs);
+  const uint64_t failures = failed_requests(device);
   try {
     return run_as_it_is(inputs, none.what());
   } catch (const std::exception& error) {
     const bool refused =
-        dynamic_cast<const BudgetError*>(&error) != nullptr || cpu_failures() != failures;
+        dynamic_cast<const BudgetError*>(&error) != nullptr || failed_requests(device) != failures;
     if (!refused) throw;
     throw BudgetError(fmt::format("{} Without a plan, {}", none.what(), error.what()),
                       none.budget(), none.live(), none.requested());
@@ -381,7 +382,8 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
     if (learning.estimates) known.push_back(&one.captured->program);
   }
   Outcome made;
-  const uint64_t failures = cpu_failures();
+  const c10::Device device = device_of(inputs);
+  const uint64_t failures = failed_requests(device);
   try {
     made = overheads.note(
         "capture", why,
@@ -402,7 +404,7 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
         });
   } catch (const std::exception& error) {  // It cannot be measured here, and runs without a plan.
     // Bindings throw exceptions of their own for a request that is refused.
-    const bool refused = cpu_failures() != failures;
+    const bool refused = failed_requests(device) != failures;
     if (!refused && dynamic_cast<const Error*>(&error) == nullptr) throw;
     learning.seen[print] = -kLongestPause;
     report.last_difference = error.what();
@@ -433,8 +435,8 @@ Tensors StepState::run_as_it_is(const Tensors& inputs, const std::string& why) {
   reset_peak(device);
   Tensors outputs;
   const auto run = [&] { outputs = without_history(step(inputs)); };
-  if (device.is_cpu() && !within.budget.unlimited() && !within.budget.relative()) {
-    online::Within budget(within.budget);
+  if (!within.budget.unlimited() && !within.budget.relative()) {
+    online::Within budget(within.budget, device);
     budget.run(run);
     if (budget.evictions() > 0) learning.roomy.clear();
   } else {

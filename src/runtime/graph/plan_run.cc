@@ -55,7 +55,7 @@ void PlanRun::advance(size_t end) {
   if (!begun_) begin();
   if (end <= position_) return;
   const c10::impl::ForceDispatchKeyGuard as_called(keys_);
-  const LimitScope limit(limit_);
+  const LimitScope limit(limit_, state_.recording().device);
   if (!in_place_) {
     in_place_.emplace(state_.memory);
     state_.begin_replay(inputs_);
@@ -77,7 +77,7 @@ void PlanRun::advance(size_t end) {
 Tensors PlanRun::finish() {
   if (!begun_) begin();
   if (position_ == 0 && !meter_) {
-    const LimitScope limit(limit_);
+    const LimitScope limit(limit_, state_.recording().device);
     if (state_.launch(inputs_)) return state_.outputs_now();
   }
   const Program& program = *state_.outcome().program;

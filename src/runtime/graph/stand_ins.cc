@@ -162,7 +162,7 @@ std::string StandIns::make_room(int64_t) {
 }
 
 void StandIns::require_budget(int64_t more) {
-  if (device_.is_cpu()) return;
+  if (device::has_limits(device_)) return;
   const MemoryCount count = memory_count(device_);
   if (std::max(count.live + more, count.peak) <= budget_) return;
   refused_ = true;

@@ -158,11 +158,7 @@ Measured measured_step(const RewrittenStep& step, const Tensors& sample,
 // Returns a room in which the step computes what it computes in training.
 Room room_with_values(const CaptureOptions& options, c10::Device device) {
   if (options.budget.unlimited()) return {};
-  if (!device.is_cpu()) {
-    throw InputError("online mode within a budget works on the CPU only, and the inputs are on " +
-                     device.str() + ": leave the budget of the capture out, and give it to plan()");
-  }
-  return {.within = std::make_unique<Within>(options.budget)};
+  return {.within = std::make_unique<Within>(options.budget, device)};
 }
 
 // Says whether a capture on stand-ins is tried first. The errors of codecs are those of the values.
@@ -299,7 +295,7 @@ std::optional<StepProgram> program_on_stand_ins(const StepFunction& step, const 
   try {
     return program_in(room, step, sample, options, ranks);
   } catch (...) {
-    if (room.stand_ins->is_refused() || !device_of(sample).is_cpu()) throw;
+    if (room.stand_ins->is_refused() || !online::works_on(device_of(sample))) throw;
     return std::nullopt;
   }
 }

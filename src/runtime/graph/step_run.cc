@@ -166,14 +166,15 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
   // On a device the arena is one block, and all of it counts. memory_count() knows the blocks in it.
   const Bytes holes = device.is_cpu() ? Bytes(0) : memory.height() - memory.live_bytes();
   report.predicted_peak = outcome().own_peak + outcome().drift + holes - expected;
-  const bool limited = device.is_cpu() && plan_options.enforce && !plan_options.budget.unlimited();
+  const bool limited = plan_options.enforce && !plan_options.budget.unlimited();
   const RandomState random(device);
   const AveragingScope averaging(captured().program.averager.get(), synchronized);
   captured().effects.save(inputs);
   Tensors outputs;
   std::vector<Delivery> gradients;
   try {
-    const auto limit = limited ? std::optional(report.budget.count() - uncounted) : std::nullopt;
+    const auto limit =
+        limited ? std::optional((report.budget - holes).count() - uncounted) : std::nullopt;
     PlanRun run(*this, inputs, limit);
     std::optional<FollowedRun> followed;
     if (options.follow) {
@@ -186,14 +187,14 @@ std::optional<Tensors> StepState::attempt(const Tensors& inputs, std::optional<R
       report.predicted_peak = outcome().own_peak + outcome().drift + holes - expected;
     }
     // Bindings throw exceptions of their own for a request that is refused.
-    const uint64_t failures = cpu_failures();
+    const uint64_t failures = failed_requests(device);
     try {
       outputs = run.finish();
       // The function has let go of what it kept of earlier runs.
       if (followed) report.predicted_peak -= Bytes(live - run.live_before());
       run.report(report, Bytes(uncounted), holes);
     } catch (const std::exception& error) {
-      const bool refused = cpu_failures() != failures;
+      const bool refused = failed_requests(device) != failures;
       if (!refused || !followed || !can_run_again()) throw;
       const BudgetError reason(error.what(), report.budget.count(), live, 0);
       outputs = followed->finish_plainly();
@@ -259,7 +260,7 @@ Tensors StepState::end_left(FollowedRun& followed, Bytes uncounted) {
 
 // Says whether a followed run whose replay failed can be done once more: all of it can be taken back.
 bool StepState::can_run_again() const {
-  return recording().device.is_cpu() && online::works_here() && !homes &&
+  return online::works_on(recording().device) && !homes &&
          updater().updates().each.empty() && captured().effects.has(captured().replay.written());
 }
 

@@ -90,10 +90,10 @@ Outcome StepState::captured_for(const Tensors& sample) {
     install_cpu_allocator();
   }
   const Measuring measuring;
-  const bool limited =
-      device_of(sample).is_cpu() && !options.budget.unlimited() && !options.budget.relative();
-  const LimitScope limit(limited ? std::optional(options.budget.resolve(Bytes(0)).count())
-                                 : std::nullopt);
+  const bool limited = !options.budget.unlimited() && !options.budget.relative();
+  const LimitScope limit(
+      limited ? std::optional(options.budget.resolve(Bytes(0)).count()) : std::nullopt,
+      device_of(sample));
   Outcome made;
   const step::AsFollowed followed(options.follow);
   made.captured = capture_step(step, sample, options, ranks);

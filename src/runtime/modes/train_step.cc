@@ -43,12 +43,11 @@ std::optional<ModeRefusal> refusal_of(const Function& function) {
   }
 }
 
-void require_cpu(const Tensors& sample) {
+c10::Device device_of(const Tensors& sample) {
   for (const at::Tensor& tensor : sample) {
-    if (tensor.is_cpu()) continue;
-    throw InputError(
-        fmt::format("online mode works on the CPU, and the step is on {}", tensor.device().str()));
+    if (tensor.defined()) return tensor.device();
   }
+  return c10::kCPU;
 }
 
 Tensors without_history(Tensors tensors) {
@@ -106,24 +105,26 @@ struct TrainStep::State {
   // Runs the step in online mode and undoes it. Returns its peak. The optimizer's step is left out,
   // because its counters cannot be undone.
   Bytes try_online(const Tensors& sample, const Budget& budget) const {
-    Online trial({.budget = budget, .heuristic = options.heuristic});
+    const c10::Device device = device_of(sample);
+    Online trial({.budget = budget, .heuristic = options.heuristic, .device = device});
     trial.begin();
     try {
       step(sample);
     } catch (...) {
       trial.fail(std::current_exception());
     }
-    const Bytes peak(memory_count(c10::kCPU).peak);
+    const Bytes peak(memory_count(device).peak);
     trial.undo();
     return peak;
   }
 
   // Makes online mode ready for a budget in bytes or a share. Throws if it does not work here.
   void prepare_online(const Tensors& sample) {
-    require_cpu(sample);
     Budget budget = options.plan.budget;
     if (budget.relative()) budget = Budget(budget.resolve(try_online(sample, Budget())));
-    online.emplace(OnlineOptions{.budget = budget, .heuristic = options.heuristic});
+    online.emplace(OnlineOptions{.budget = budget,
+                                 .heuristic = options.heuristic,
+                                 .device = device_of(sample)});
     online_budget = budget;
   }
 

@@ -50,14 +50,14 @@ int64_t Evictor::evict(Value& value) {
   evicted_bytes_ += value.bytes;
   values_.evict(value);
   scorer_.evicted(value);
-  return counted_bytes(value.bytes);
+  return counted_bytes(value.bytes, device_);
 }
 
 // Returns the bytes that this frees.
 int64_t Evictor::sweep() {
-  const int64_t before = memory_count(c10::kCPU).live;
+  const int64_t before = memory_count(device_).live;
   values_.sweep();
-  return before - memory_count(c10::kCPU).live;
+  return before - memory_count(device_).live;
 }
 
 // Evicts until so many bytes are free, or nothing is left. Returns the bytes.
@@ -100,15 +100,16 @@ std::string Evictor::make_room(int64_t bytes) {
 std::string Evictor::what_is_held() {
   int64_t pinned = 0, outside = 0, stays = 0, unmakeable = 0, small = 0;
   values_.for_each_present([&](const Value& value) {
+    if (value.device != device_) return;
     int64_t& kind = value.pins > 0 || value.wanted > 0 ? pinned
                     : value.outside                    ? outside
                     : value.stays                      ? stays
                     : !value.can_be_made()             ? unmakeable
                                                        : small;
-    kind += counted_bytes(value.bytes);
+    kind += counted_bytes(value.bytes, device_);
   });
   const int64_t known = pinned + outside + stays + unmakeable + small;
-  const int64_t other = std::max<int64_t>(0, memory_count(c10::kCPU).live - known);
+  const int64_t other = std::max<int64_t>(0, memory_count(device_).live - known);
   return fmt::format(
       "online mode has evicted what it can. Among the live bytes, {} are read or made by "
       "operations "

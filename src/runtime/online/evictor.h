@@ -14,8 +14,14 @@ namespace reprise::runtime::internal::online {
 
 class Evictor {
  public:
-  Evictor(Values& values, Scorer& scorer, Remaker& remaker, const Clock& clock, int64_t smallest)
-      : values_(values), scorer_(scorer), remaker_(remaker), clock_(clock), smallest_(smallest) {}
+  Evictor(Values& values, Scorer& scorer, Remaker& remaker, const Clock& clock, int64_t smallest,
+          c10::Device device)
+      : values_(values),
+        scorer_(scorer),
+        remaker_(remaker),
+        clock_(clock),
+        smallest_(smallest),
+        device_(device) {}
 
   // From now on, what the plan of a follower releases is evicted before all else.
   void follow(PlanFollower* follower) { follower_ = follower; }
@@ -47,6 +53,7 @@ class Evictor {
   Remaker& remaker_;
   const Clock& clock_;
   const int64_t smallest_;
+  const c10::Device device_;
   PlanFollower* follower_ = nullptr;
   std::vector<Candidate> candidates_;
   int64_t evictions_ = 0, evicted_bytes_ = 0;

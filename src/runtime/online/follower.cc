@@ -13,10 +13,15 @@ namespace reprise::runtime::internal::online {
 
 using Kind = PlannedAction::Kind;
 
-PlanFollower::PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, int64_t smallest)
-    : values_(values), remaker_(remaker), smallest_(smallest), plans_(std::move(plans)) {
+PlanFollower::PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, int64_t smallest,
+                           c10::Device device)
+    : values_(values),
+      remaker_(remaker),
+      smallest_(smallest),
+      device_(device),
+      plans_(std::move(plans)) {
   if (plans_.empty()) {
-    tracer_.emplace(values_, Trace{}, smallest_);
+    tracer_.emplace(values_, Trace{}, smallest_, device_);
     return;
   }
   plan_ = plans_.front();
@@ -25,7 +30,7 @@ PlanFollower::PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, 
 }
 
 void PlanFollower::begin(const ObservedCall& call) {
-  if (live_before_ < 0 && call.record) live_before_ = memory_count(c10::kCPU).live;
+  if (live_before_ < 0 && call.record) live_before_ = memory_count(device_).live;
   if (tracer_) return tracer_->begin(call);
   if (!plan_) return;
   // A view may look at what only the next call reads.
@@ -264,7 +269,7 @@ bool PlanFollower::adopt_another() {
 void PlanFollower::stop(std::string why_not, bool record) {
   followed_.why_not = std::move(why_not);
   if (record) {
-    tracer_.emplace(values_, plan_->trace.first(calls_), smallest_);
+    tracer_.emplace(values_, plan_->trace.first(calls_), smallest_, device_);
   } else {
     followed_.given_up = too_small();
   }

@@ -44,7 +44,8 @@ struct Followed {
 class PlanFollower {
  public:
   // `plans` are in the order in which they are tried.
-  PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, int64_t smallest);
+  PlanFollower(OnlinePlans plans, Values& values, Remaker& remaker, int64_t smallest,
+               c10::Device device);
 
   // The operands are noted and pinned.
   void begin(const ObservedCall& call);
@@ -94,6 +95,7 @@ class PlanFollower {
   Values& values_;
   Remaker& remaker_;
   const int64_t smallest_;
+  const c10::Device device_;
   OnlinePlans plans_;
   std::shared_ptr<const OnlinePlan> plan_;  // null: none is followed
   std::optional<Tracer> tracer_;            // while the step is recorded

@@ -7,11 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::online {
 
-using device::counted_bytes;
 
 namespace {
 
@@ -68,7 +66,7 @@ class Lowering {
     value_of_[serial] = static_cast<ValueIndex>(graph_.values.size());
     serials_.push_back(serial);
     graph_.values.push_back(
-        {fmt::format("{}", serial), Bytes(counted_bytes(value.bytes)),
+        {fmt::format("{}", serial), Bytes(value.counted),
          phase == Phase::kForward ? ValueKind::kActivation : ValueKind::kGradient});
   }
 
@@ -144,7 +142,7 @@ int64_t most_small_bytes(const Trace& trace, int64_t smallest) {
   std::vector<int64_t> change(trace.calls.size() + 1, 0);
   for (const TracedValue& value : trace.values) {
     if (value.outside || value.maker < 0 || value.bytes >= smallest) continue;
-    const int64_t bytes = counted_bytes(value.bytes);
+    const int64_t bytes = value.counted;
     change[value.maker] += bytes;
     // `gone` is the number of calls before it was seen to be gone.
     if (value.gone >= 0 && value.gone < std::ssize(change)) {

@@ -36,8 +36,9 @@ bool is_repeatable(const c10::IValue& constant) {
 }
 
 // Says whether the memory of the tensor can be seen. The memory of an undefined one can.
-bool is_seen(const at::Tensor& tensor) {
-  return !tensor.defined() || (device::is_plain(tensor) && tensor.is_cpu());
+bool is_seen(const at::Tensor& tensor, c10::Device device) {
+  return !tensor.defined() ||
+         (device::is_plain(tensor) && (tensor.is_cpu() || tensor.device() == device));
 }
 
 template <class List>
@@ -115,7 +116,7 @@ class Reader {
   Operand operand_of(const at::Tensor& tensor, const ArgumentFacts& facts) {
     Operand operand;
     if (!tensor.defined()) return operand;
-    if (!is_seen(tensor)) {
+    if (!is_seen(tensor, call_.device)) {
       call_.strange = true;
       return operand;
     }
@@ -161,7 +162,7 @@ class Writer {
     // An operator that threw has no results.
     const bool threw = outputs_.size() < call_.facts.results;
     for (const c10::IValue& output : outputs_) {
-      for_each_tensor(output, [&](const at::Tensor& t) { call_.strange |= !is_seen(t); });
+      for_each_tensor(output, [&](const at::Tensor& t) { call_.strange |= !is_seen(t, call_.device); });
     }
     if (call_.strange) hold_operands(call_, values_);
     if (threw || call_.strange || call_.poisoned) call_.repeatable = false;
@@ -214,7 +215,7 @@ class Writer {
     size_t item = 0;
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       const size_t position = item++;
-      if (!tensor.defined() || !is_seen(tensor)) return;
+      if (!tensor.defined() || !is_seen(tensor, call_.device)) return;
       const ValuePtr known = values_.find(tensor.storage().unsafeGetStorageImpl());
       if (!known) return add_result(tensor, result, position);
       if (known->bytes != static_cast<int64_t>(tensor.storage().nbytes())) {
@@ -236,9 +237,13 @@ class Writer {
     if (call_.accumulates) values_.hold(*value);
   }
 
-  // Other memory is not counted, and to evict it would give nothing back.
-  static bool is_of_allocator(const c10::Storage& storage) {
-    return storage.data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
+  // Other memory is not counted, and to evict it would give nothing back. A front before the
+  // allocator of a device hands on blocks with a deleter that is not the front's.
+  bool is_of_allocator(const c10::Storage& storage) const {
+    if (storage.device() != call_.device) return false;
+    const c10::Allocator* const own = c10::GetAllocator(call_.device.type());
+    return call_.device.is_cpu() ? storage.data_ptr().get_deleter() == own->raw_deleter()
+                                 : storage.allocator() == own;
   }
 
   void finish_record() {
@@ -286,7 +291,7 @@ void note_operands(ObservedCall& call, const at::RecordFunction& event, Values& 
   call.accumulates = call.leaf && runs_accumulate_grad();
   Reader(call, arguments, values, undo).read();
   if (call.record && call.facts.draws) {
-    call.random = std::make_unique<RandomState>(c10::Device(c10::kCPU));
+    call.random = std::make_unique<RandomState>(call.device);
   }
   call.noted = true;
 }
@@ -310,7 +315,7 @@ void note_results(ObservedCall& call, const at::RecordFunction& event, Values& v
   // A view. AccumulateGrad detaches a gradient that it takes over.
   for (const c10::IValue& output : event.outputs()) {
     for_each_tensor(output, [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !is_seen(tensor)) return;
+      if (!tensor.defined() || !is_seen(tensor, call.device)) return;
       if (call.accumulates) values.hold(*values.of(tensor.storage()));
     });
   }

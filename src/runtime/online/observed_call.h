@@ -22,9 +22,10 @@ struct CallCounts {
 };
 
 struct ObservedCall final : at::ObserverContext {
-  explicit ObservedCall(const OperatorFacts& called) : facts(called) {}
+  ObservedCall(const OperatorFacts& called, c10::Device of) : facts(called), device(of) {}
 
   const OperatorFacts& facts;
+  const c10::Device device;  // the session's
   bool leaf = false;         // the operator has a kernel of its own
   bool within_leaf = false;  // it is called by such an operator
   bool noted = false;        // note_operands() came to its end

@@ -53,7 +53,7 @@ void Online::begin() {
   auto turn = std::make_unique<internal::device::OnlineUnderWay>();
   state_->plans.receive();
   state_->began = now();
-  reset_peak(c10::kCPU);
+  reset_peak(state_->options.device);
   state_->current.emplace(state_->options, state_->heuristic);
   state_->under_way = std::move(turn);
   if (state_->plans.in_use()) state_->current->follow(state_->plans.all());
@@ -64,7 +64,7 @@ void Online::end() {
   session.settle();
   OnlineReport report;
   report.budget = state_->options.budget.resolve(Bytes(0));
-  report.measured_peak = Bytes(memory_count(c10::kCPU).peak);
+  report.measured_peak = Bytes(memory_count(state_->options.device).peak);
   session.report(report);
   auto followed = session.take_followed();
   state_->current.reset();

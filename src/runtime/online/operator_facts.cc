@@ -35,11 +35,13 @@ bool only_looks(const c10::FunctionSchema& schema) {
 struct Key {
   const char* name;
   const char* overload;
+  c10::DeviceType device;
   bool operator==(const Key&) const = default;
 };
 struct KeyHash {
   size_t operator()(const Key& key) const {
-    return std::hash<const void*>()(key.name) * 31 + std::hash<const void*>()(key.overload);
+    const std::hash<const void*> hash;
+    return (hash(key.name) * 31 + hash(key.overload)) * 31 + static_cast<size_t>(key.device);
   }
 };
 struct Entry {
@@ -49,7 +51,7 @@ struct Entry {
 
 }  // namespace
 
-OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
+OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle, c10::Device device)
     : op(handle), name(handle.operator_name().name) {
   const c10::FunctionSchema& schema = op.schema();
   const auto unknown = [](size_t) -> const c10::IValue* { return nullptr; };
@@ -66,7 +68,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
   {
     // Under autocast others are transparent, too; the facts hold without it.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    transparent = step::is_transparent(op, c10::kCPU);
+    // Steps on other devices call operators on host memory, too.
+    transparent = step::is_transparent(op, device) && step::is_transparent(op, c10::kCPU);
   }
   view = !other_memory && (looks_in_place || only_looks(schema));
   gives_blank_memory = name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
@@ -77,9 +80,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
   if (!name.starts_with("aten::")) draws = true;
 }
 
-const OperatorFacts* facts_of(const at::RecordFunction& event) {
+const OperatorFacts* facts_of(const at::RecordFunction& event, c10::Device device) {
   thread_local std::unordered_map<Key, Entry, KeyHash> known;
-  const Key key{event.name(), event.overload_name()};
+  const Key key{event.name(), event.overload_name(), device.type()};
   if (key.name == nullptr || key.overload == nullptr) return nullptr;
   const auto found = known.find(key);
   if (found != known.end() && found->second.name == key.name &&
@@ -92,7 +95,7 @@ const OperatorFacts* facts_of(const at::RecordFunction& event) {
   // Names of other events lie in memory that comes and goes, so they are not remembered.
   if (!op) return nullptr;
   static thread_local std::vector<std::unique_ptr<OperatorFacts>> outdated;
-  Entry entry{key.name, key.overload, std::make_unique<OperatorFacts>(*op)};
+  Entry entry{key.name, key.overload, std::make_unique<OperatorFacts>(*op, device)};
   Entry& place = known[key];
   if (place.facts) outdated.push_back(std::move(place.facts));  // calls may still speak of them
   place = std::move(entry);

@@ -16,7 +16,7 @@ struct ArgumentFacts {
 };
 
 struct OperatorFacts {
-  explicit OperatorFacts(const c10::OperatorHandle& handle);
+  OperatorFacts(const c10::OperatorHandle& handle, c10::Device device);
 
   c10::OperatorHandle op;
   std::string name;  // "aten::add"
@@ -32,8 +32,8 @@ struct OperatorFacts {
   bool repeatable = false;
 };
 
-// Returns the facts of the operator that is called, or null if the event is none of an operator.
-// The facts live as long as the thread.
-const OperatorFacts* facts_of(const at::RecordFunction& event);
+// Returns the facts of the operator that is called in a step on the device, or null if the event is
+// none of an operator. The facts live as long as the thread.
+const OperatorFacts* facts_of(const at::RecordFunction& event, c10::Device device);
 
 }  // namespace reprise::runtime::internal::online

@@ -31,7 +31,8 @@ void let_go(CallPtr call) {
 Value::Value(const c10::Storage& storage)
     : home(storage.getWeakStorageImpl()),
       address(storage.unsafeGetStorageImpl()),
-      bytes(static_cast<int64_t>(storage.nbytes())) {}
+      bytes(static_cast<int64_t>(storage.nbytes())),
+      device(storage.device()) {}
 
 Value::~Value() {
   let_go(std::move(maker));

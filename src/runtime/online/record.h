@@ -39,6 +39,7 @@ struct Value {
   c10::weak_intrusive_ptr<c10::StorageImpl> home;  // the storage that it is or was a version of
   c10::StorageImpl* address;                       // of the home; the weak reference keeps it
   const int64_t bytes;
+  const c10::Device device;
   uint64_t serial = 0;  // counts the values of a step
   CallPtr maker;        // null: it cannot be made again
   CallPtr blank_call;   // it is memory that nobody has written yet; this call gave it

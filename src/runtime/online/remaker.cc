@@ -3,7 +3,6 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -22,9 +21,9 @@ namespace {
 // Brings back a random state for a scope, if there is one.
 class DrawScope {
  public:
-  explicit DrawScope(const RandomState* state) {
+  DrawScope(const RandomState* state, c10::Device device) {
     if (state == nullptr) return;
-    before_.emplace(c10::Device(c10::kCPU));
+    before_.emplace(device);
     state->restore();
   }
   ~DrawScope() {
@@ -59,11 +58,11 @@ class PinnedReads {
 constexpr int64_t kMostTaken = 16;
 
 c10::Storage copy_of(const c10::Storage& storage) {
-  c10::Allocator* const allocator = c10::GetAllocator(c10::kCPU);
-  c10::Storage copy(c10::Storage::use_byte_size_t(), storage.nbytes(),
-                    allocator->allocate(storage.nbytes()), allocator, /*resizable=*/true);
-  if (storage.nbytes() > 0) std::memcpy(copy.mutable_data(), storage.data(), storage.nbytes());
-  return copy;
+  View bytes;
+  bytes.shape.set_sizes({static_cast<int64_t>(storage.nbytes())});
+  bytes.shape.set_strides({1});
+  bytes.dtype = at::kByte;
+  return tensor_on(storage, bytes).clone().storage();
 }
 
 }  // namespace
@@ -184,13 +183,15 @@ Value* Remaker::take_from_waiting(int64_t smallest) {
 }
 
 void Remaker::run(const CallPtr& call) {
-  const std::vector<c10::Storage> memory = memory_for(*call);
-  std::vector<c10::IValue> stack = arguments_of(*call, memory);
+  std::vector<c10::Storage> memory;
+  std::vector<c10::IValue> stack;
   {
     const ReplayScope below_autograd;
     const at::AutoGradMode mode(call->grad_mode);
     const at::RecordFunctionGuard silent(/*is_enabled=*/false);
-    const DrawScope draws(call->random.get());
+    memory = memory_for(*call);
+    stack = arguments_of(*call, memory);
+    const DrawScope draws(call->random.get(), device_);
     call->facts.op.callBoxed(stack);
   }
   ++reruns_;

@@ -19,8 +19,8 @@ struct Clock {
 
 class Remaker {
  public:
-  Remaker(Values& values, Scorer& scorer, Clock& clock)
-      : values_(values), scorer_(scorer), clock_(clock) {}
+  Remaker(Values& values, Scorer& scorer, Clock& clock, c10::Device device)
+      : values_(values), scorer_(scorer), clock_(clock), device_(device) {}
 
   // Makes the value present, and first all that its call reads, in the order of the arguments.
   // Calls run below autograd, with the random state that they had, and write nothing but memory of
@@ -56,6 +56,7 @@ class Remaker {
   Values& values_;
   Scorer& scorer_;
   Clock& clock_;
+  const c10::Device device_;
   int64_t reruns_ = 0;
   double measured_ = 0;
   Frames* frames_ = nullptr;  // while values are made

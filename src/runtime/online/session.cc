@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -37,10 +38,10 @@ bool is_taken_over() {
   return c10::impl::tls_local_dispatch_key_set().included_.has_any(kTakers);
 }
 
-bool is_leaf(const OperatorFacts& facts) {
+bool is_leaf(const OperatorFacts& facts, c10::Device device) {
   if (facts.transparent || is_taken_over()) return false;
-  return !at::autocast::is_autocast_enabled(c10::kCPU) ||
-         !step::is_transparent(facts.op, c10::Device(c10::kCPU));
+  return !at::autocast::is_autocast_enabled(device.type()) ||
+         !step::is_transparent(facts.op, device);
 }
 
 std::string text_of(const std::exception_ptr& failure) {
@@ -64,11 +65,21 @@ void require_bytes(const Budget& budget, const char* whose) {
                    "training's peak, which is not known before the step");
 }
 
+bool works_on(c10::Device device) {
+  return device::kStoragesTellTouches && device::has_limits(device);
+}
+
 void check_options(const OnlineOptions& options, const char* whose) {
   if constexpr (!device::kStoragesTellTouches) {
     throw InputError(std::string(whose) +
                      " needs LibTorch 2.13 or newer, in which a storage tells when its memory is "
                      "asked for");
+  }
+  if (!device::has_limits(options.device)) {
+    throw InputError(fmt::format(
+        "{} does not work on {}: the runtime has no front before the allocator of this device, "
+        "which it has in a build for CUDA",
+        whose, options.device.str()));
   }
   require_bytes(options.budget, whose);
   if (options.smallest.count() < 0) {
@@ -82,15 +93,17 @@ void check_options(const OnlineOptions& options, const char* whose) {
 }
 
 Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool undoes)
-    : scorer_(heuristic),
+    : device_(options.device),
+      dated_(device_),
+      scorer_(heuristic),
       values_(&Session::on_touch),
-      remaker_(values_, scorer_, clock_),
-      evictor_(values_, scorer_, remaker_, clock_, options.smallest.count()),
+      remaker_(values_, scorer_, clock_, device_),
+      evictor_(values_, scorer_, remaker_, clock_, options.smallest.count(), device_),
       smallest_(options.smallest.count()) {
-  if (undoes) undo_.emplace();
+  if (undoes) undo_.emplace(device_);
   if (!options.budget.unlimited()) {
     const int64_t budget = options.budget.resolve(Bytes(0)).count();
-    const int64_t live = memory_count(c10::kCPU).live;
+    const int64_t live = memory_count(device_).live;
     if (live > budget) {
       throw BudgetError("the budget of " + std::to_string(budget) +
                             " bytes is exceeded before the "
@@ -98,8 +111,9 @@ Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool 
                             std::to_string(live) + " bytes are live",
                         budget, live, 0);
     }
-    limit_.emplace(budget);
+    limit_.emplace(budget, device_);
   }
+  if (!device_.is_cpu()) one_thread_.emplace();
   room_.emplace(*this);
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
                                              .needsInputs(true)
@@ -111,7 +125,7 @@ Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool 
 Session::~Session() { close(); }
 
 void Session::follow(OnlinePlans plans) {
-  follower_.emplace(std::move(plans), values_, remaker_, smallest_);
+  follower_.emplace(std::move(plans), values_, remaker_, smallest_, device_);
   evictor_.follow(&*follower_);
 }
 
@@ -126,6 +140,7 @@ void Session::close() {
   active_ = nullptr;
   room_.reset();
   limit_.reset();
+  one_thread_.reset();
 }
 
 std::unique_ptr<at::ObserverContext> Session::on_start(const at::RecordFunction& event) {
@@ -135,11 +150,11 @@ std::unique_ptr<at::ObserverContext> Session::on_start(const at::RecordFunction&
   const Busy busy(*session);
   std::unique_ptr<ObservedCall> call;
   try {
-    const OperatorFacts* const facts = facts_of(event);
+    const OperatorFacts* const facts = facts_of(event, session->device_);
     if (facts == nullptr) return nullptr;
-    call = std::make_unique<ObservedCall>(*facts);
+    call = std::make_unique<ObservedCall>(*facts, session->device_);
     call->within_leaf = session->inside_leaf_;
-    call->leaf = is_leaf(*facts);
+    call->leaf = is_leaf(*facts, session->device_);
     if (call->leaf) session->running_ = facts;
     session->begin(*call, event);
   } catch (...) {

@@ -11,7 +11,9 @@
 
 #include "reprise/runtime/online.h"
 #include "runtime/device/compat.h"
+#include "runtime/device/dated_blocks.h"
 #include "runtime/device/limit_scope.h"
+#include "runtime/device/one_thread.h"
 #include "runtime/device/room.h"
 #include "runtime/online/evictor.h"
 #include "runtime/online/follower.h"
@@ -26,12 +28,14 @@ namespace reprise::runtime::internal::online {
 // A kernel that finds an operand missing throws an exception whose text begins in this way.
 inline constexpr const char* kMissingOperand = "online mode could not make an operand again: ";
 
-// Says whether this LibTorch has what online mode needs.
-constexpr bool works_here() { return device::kStoragesTellTouches; }
+// Says whether online mode works on a device: this LibTorch has what it needs, and the device's
+// memory can be limited.
+bool works_on(c10::Device device);
 
 // Throws InputError for a share. `whose` is "online mode", for the message.
 void require_bytes(const Budget& budget, const char* whose);
-// Throws InputError for options that cannot be, and for a LibTorch before 2.13.
+// Throws InputError for options that cannot be, for a LibTorch before 2.13, and for a device whose
+// memory cannot be limited.
 void check_options(const OnlineOptions& options, const char* whose);
 
 // The session is in force on this thread while it lives. Its callbacks must not throw, because
@@ -115,6 +119,8 @@ class Session final : public device::RoomMaker {
   std::exception_ptr failure_;
   uint64_t events_ = 0;
 
+  const c10::Device device_;
+  const device::DatedScope dated_;
   std::optional<Undo> undo_;
   Clock clock_;
   Scorer scorer_;
@@ -125,6 +131,7 @@ class Session final : public device::RoomMaker {
   std::optional<PlanFollower> follower_;
   const int64_t smallest_;
 
+  std::optional<device::OneThread> one_thread_;
   std::optional<device::LimitScope> limit_;
   std::optional<device::RoomMakerScope> room_;
   std::optional<at::CallbackHandle> callback_;

@@ -13,6 +13,7 @@ namespace reprise::runtime::internal::online {
 
 struct TracedValue {
   int64_t bytes = 0;      // of its storage
+  int64_t counted = 0;    // as the device of the step counts them; 0: it lies elsewhere
   int32_t maker = -1;     // the call that made it; -1: no call did
   int32_t previous = -1;  // the value whose memory it took over, by a write in place
   // So many calls ran before the value could no longer be made again, and before it was seen to be

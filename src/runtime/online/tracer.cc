@@ -12,8 +12,6 @@ namespace {
 
 constexpr size_t kLookEach = 16;  // calls
 
-int64_t live_bytes() { return memory_count(c10::kCPU).live; }
-
 void add_serial(std::vector<int32_t>& list, size_t begin, const Value& value) {
   const auto serial = static_cast<int32_t>(value.serial);
   if (std::find(list.begin() + static_cast<std::ptrdiff_t>(begin), list.end(), serial) ==
@@ -23,9 +21,16 @@ void add_serial(std::vector<int32_t>& list, size_t begin, const Value& value) {
 
 }  // namespace
 
-Tracer::Tracer(Values& values, Trace first, int64_t smallest)
-    : values_(values), smallest_(smallest), trace_(std::move(first)) {
+Tracer::Tracer(Values& values, Trace first, int64_t smallest, c10::Device device)
+    : values_(values), smallest_(smallest), device_(device), trace_(std::move(first)) {
   values_.note_anchored(true);
+}
+
+int64_t Tracer::live_bytes() const { return memory_count(device_).live; }
+
+// Returns the bytes that a value takes on the device.
+int64_t Tracer::counted(const Value& value) const {
+  return value.device == device_ ? device::counted_bytes(value.bytes, device_) : 0;
 }
 
 TracedValue& Tracer::entry(const Value& value) {
@@ -33,6 +38,7 @@ TracedValue& Tracer::entry(const Value& value) {
   if (serial >= trace_.values.size()) trace_.values.resize(serial + 1);
   TracedValue& entry = trace_.values[serial];
   entry.bytes = value.bytes;
+  entry.counted = counted(value);
   entry.outside = value.outside;
   return entry;
 }
@@ -47,7 +53,7 @@ void Tracer::begin(const ObservedCall& call) {
 void Tracer::kernel_begins(const ObservedCall& call) {
   if (!call.record || call.within_leaf) return;
   live_before_ = live_bytes();
-  device::take_recent_cpu_peak();
+  device::take_recent_peak(device_);
   most_ = evicted_ = 0;
   began_ = Clock::now();
 }
@@ -55,28 +61,28 @@ void Tracer::kernel_begins(const ObservedCall& call) {
 void Tracer::kernel_ended(const ObservedCall& call) {
   if (!call.record || call.within_leaf) return;
   cost_ = std::chrono::duration<double, std::nano>(Clock::now() - began_).count();
-  most_ = std::max(most_, device::take_recent_cpu_peak() + evicted_);
+  most_ = std::max(most_, device::take_recent_peak(device_) + evicted_);
   used_ = most_ - live_before_;
   measured_ = true;
 }
 
 void Tracer::make_room_begins() {
   room_began_ = Clock::now();
-  most_ = std::max(most_, device::take_recent_cpu_peak() + evicted_);
+  most_ = std::max(most_, device::take_recent_peak(device_) + evicted_);
   room_live_ = live_bytes();
 }
 
 // The time is none of the kernel's.
 void Tracer::make_room_ended() {
   evicted_ += room_live_ - live_bytes();
-  device::take_recent_cpu_peak();
+  device::take_recent_peak(device_);
   began_ += Clock::now() - room_began_;
 }
 
 int64_t Tracer::bytes_made(const ObservedCall& call) const {
   int64_t bytes = 0;
   for (const ValuePtr& value : call.fresh) {
-    if (value->writes == 0) bytes += device::counted_bytes(value->bytes);
+    if (value->writes == 0) bytes += counted(*value);
   }
   return bytes;
 }

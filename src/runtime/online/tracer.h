@@ -16,7 +16,7 @@ class Tracer {
  public:
   // Goes on where the first calls of a trace end. Tensors of fewer bytes than `smallest` are never
   // evicted.
-  Tracer(Values& values, Trace first, int64_t smallest);
+  Tracer(Values& values, Trace first, int64_t smallest, c10::Device device);
 
   // A call has noted its operands.
   void begin(const ObservedCall& call);
@@ -36,12 +36,15 @@ class Tracer {
   using Clock = std::chrono::steady_clock;
 
   TracedValue& entry(const Value& value);
+  int64_t live_bytes() const;
+  int64_t counted(const Value& value) const;
   void watch_anchored();
   void look_who_is_gone();
   int64_t bytes_made(const ObservedCall& call) const;
 
   Values& values_;
   const int64_t smallest_;
+  const c10::Device device_;
   Trace trace_;
   std::vector<int32_t> looked_at_;       // since the last call
   std::vector<Values::Anchored> watch_;  // that are not evicted

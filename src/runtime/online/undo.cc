@@ -2,16 +2,23 @@
 
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/backward_queue.h"
+#include "runtime/device/dated_blocks.h"
 #include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::online {
 
-Undo::Undo() : first_serial_(cpu_allocation_serial()), random_(c10::Device(c10::kCPU)) {}
+Undo::Undo(c10::Device device)
+    : device_(device),
+      last_block_(device::block_serial(device)),
+      last_host_block_(cpu_allocation_serial()),
+      random_(device) {}
 
 // Memory that the step made by code that calls no operator looks as if it came from outside, too.
 bool Undo::is_from_before(const at::Tensor& tensor) const {
   const c10::Storage& storage = tensor.storage();
-  return storage.nbytes() > 0 && cpu_allocation_serial(storage.data()) <= first_serial_;
+  if (storage.nbytes() == 0) return false;
+  return device::block_serial(*storage.unsafeGetStorageImpl()) <=
+         (storage.device() == device_ ? last_block_ : last_host_block_);
 }
 
 void Undo::note_leaf(const at::Tensor& tensor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <unordered_set>
@@ -16,7 +17,7 @@ namespace reprise::runtime::internal::online {
 // gradients and flags of leaf tensors when the step first reads them.
 class Undo {
  public:
-  Undo();
+  explicit Undo(c10::Device device);
 
   // An operator reads this tensor, which is from outside.
   void note_read(const at::Tensor& tensor) {
@@ -31,7 +32,8 @@ class Undo {
   void note_leaf(const at::Tensor& tensor);
   bool is_from_before(const at::Tensor& tensor) const;
 
-  const uint64_t first_serial_;  // the allocator's, at the begin of the step
+  const c10::Device device_;
+  const uint64_t last_block_, last_host_block_;  // the allocators', as the step began
   state::RandomState random_;
   step::BeforeImages images_;
   std::unordered_set<const void*> leaves_;

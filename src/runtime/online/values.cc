@@ -19,7 +19,7 @@ void set_memory(c10::StorageImpl& storage, c10::DataPtr memory) {
   storage.set_data_ptr_noswap(std::move(memory));
 }
 
-c10::DataPtr no_memory() { return {nullptr, c10::Device(c10::kCPU)}; }
+c10::DataPtr no_memory(c10::Device device) { return {nullptr, device}; }
 
 }  // namespace
 
@@ -162,7 +162,7 @@ void Values::move_home(const c10::Storage& from, const c10::Storage& to) {
   }
   device::give_address_again(*to.unsafeGetStorageImpl());
   set_memory(*to.unsafeGetStorageImpl(), std::move(old._mutable_data_ptr_no_checks()));
-  set_memory(old, no_memory());
+  set_memory(old, no_memory(from.device()));
   if (value) arm(*value);
 }
 
@@ -178,19 +178,19 @@ c10::Storage Values::stand_in(const Value& value) {
     reserved_.push_back(std::make_unique<device::ReservedSpace>(2 * value.bytes));
   }
   return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(value.bytes),
-                      c10::DataPtr(reserved_.back()->address(), c10::Device(c10::kCPU)));
+                      c10::DataPtr(reserved_.back()->address(), value.device));
 }
 
 void Values::expose(Value& value) {
   if (value.resident || !value.current || value.home.expired()) return;
-  const c10::Storage space = stand_in(value);
+  stand_in(value);
   device::give_address_again(*value.address);
-  set_memory(*value.address, {const_cast<void*>(space.data()), c10::Device(c10::kCPU)});
+  set_memory(*value.address, {reserved_.back()->address(), value.device});
 }
 
 void Values::hide(Value& value) {
   if (value.resident || !value.current || value.home.expired()) return;
-  set_memory(*value.address, no_memory());
+  set_memory(*value.address, no_memory(value.device));
   poison(value, kEvicted);
 }
 

@@ -5,8 +5,9 @@
 
 namespace reprise::runtime::internal::online {
 
-Within::Within(Budget budget)
-    : options_{.budget = std::move(budget)}, heuristic_(heuristic_named(options_.heuristic)) {
+Within::Within(Budget budget, c10::Device device)
+    : options_{.budget = std::move(budget), .device = device},
+      heuristic_(heuristic_named(options_.heuristic)) {
   check_options(options_, "a capture");
 }
 

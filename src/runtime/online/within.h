@@ -22,8 +22,9 @@ namespace reprise::runtime::internal::online {
 // A Within keeps nothing to undo a run with; its users put back what a run has written.
 class Within final : public step::Surroundings {
  public:
-  // Throws InputError for a share, and for a LibTorch before 2.13.
-  explicit Within(Budget budget);
+  // Throws InputError for a share, for a LibTorch before 2.13, and for a device whose memory cannot
+  // be limited.
+  Within(Budget budget, c10::Device device);
 
   // Runs the body as one step in online mode. When it has ended, what is evicted and still held is
   // made again. Throws BudgetError where the body does not fit.

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/device/device_heap.h"
 #include "runtime/device/served_blocks.h"
 
 namespace reprise::runtime::internal::device {
@@ -205,6 +206,14 @@ class CudaHeap final : public DeviceHeap {
   c10::DataPtr own(const std::shared_ptr<BlockSource>& source, void* data, int64_t bytes,
                    c10::Device device) override {
     return front_.own(source, data, bytes, device);
+  }
+  // The allocator leaves up to 1 MiB with a large block that it does not cut, and its statistics
+  // count it as allocated. No plan knows these bytes, so a limit counts those that were asked for.
+  int64_t limited_bytes(c10::Device device) override {
+    const auto stats = front_.behind().getDeviceStats(device.index());
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const ArenaCount arenas = arena_count(device);
+    return stats.requested_bytes[all].current - arenas.reserved + arenas.live;
   }
   Front& front() { return front_; }
 
