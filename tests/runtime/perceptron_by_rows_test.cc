@@ -213,7 +213,7 @@ TEST_F(ByRows, SumsOfRowsHaveTheSameBits) {
       for (const int64_t columns : {64, 32, 50, 101}) {
         SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
         const at::Tensor all = at::randn({rows, columns}).to(type);
-        internal::rewrite::ColumnSum sum(rows, columns, type);
+        internal::rewrite::ColumnSum sum(rows, columns, all.options());
         for (int64_t first = 0; first < rows;) {
           const int64_t count = std::min<int64_t>(
               rows - first, std::uniform_int_distribution<int64_t>(1, rows)(random));

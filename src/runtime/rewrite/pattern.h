@@ -47,6 +47,13 @@ class Pattern {
   bool only_read_by(const step::TensorRef& ref, const std::vector<int32_t>& calls) const {
     return readers(ref) == calls && !is_result(ref);
   }
+  // Says so of a log-soft-max that a loss, its backward and that of the soft-max read. The backward of the
+  // loss asks for the shape alone, which counts as a read on devices.
+  bool only_for_loss(const step::TensorRef& log, int32_t loss, int32_t backward,
+                     int32_t softmax_backward) const {
+    return only_read_by(log, {loss, softmax_backward}) ||
+           only_read_by(log, {loss, backward, softmax_backward});
+  }
 
  private:
   const Rewriter& rewriter_;

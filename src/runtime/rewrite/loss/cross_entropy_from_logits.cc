@@ -113,15 +113,17 @@ class LossFinder : private Pattern {
     LossCalls loss{.forward = c};
     const TensorRef& log = argument(c, "self");
     loss.softmax = maker(log, "aten::_log_softmax");
-    if (loss.softmax < 0 || !is_matrix(log) || is_result(log) ||
+    if (loss.softmax < 0 || !is_matrix(log) ||
         constant(loss.softmax, "dim").toInt() != 1) {
       return std::nullopt;
     }
     const std::vector<int32_t>& log_readers = readers(log);
-    if (log_readers.size() != 2 || log_readers[0] != c) return std::nullopt;
-    loss.softmax_backward = log_readers[1];
+    if (log_readers.size() < 2) return std::nullopt;
+    loss.softmax_backward = log_readers.back();
     find_logits(loss);
-    return is_matrix(loss.logits) && find_gradient(loss, log) ? std::optional(loss) : std::nullopt;
+    if (!is_matrix(loss.logits) || !find_gradient(loss, log)) return std::nullopt;
+    return only_for_loss(log, c, loss.backward, loss.softmax_backward) ? std::optional(loss)
+                                                                       : std::nullopt;
   }
 
  private:

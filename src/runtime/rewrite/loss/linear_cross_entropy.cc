@@ -68,13 +68,11 @@ class Finder : private Pattern {
       return std::nullopt;
     }
     const auto& log_readers = readers(log);
-    if (!only_read_by(logits, {head.softmax}) || log_readers.size() != 2 || log_readers[0] != c ||
-        is_result(log)) {
-      return std::nullopt;
-    }
-    head.softmax_backward = log_readers[1];
+    if (!only_read_by(logits, {head.softmax}) || log_readers.size() < 2) return std::nullopt;
+    head.softmax_backward = log_readers.back();
     if (!find_backward(head, log)) return std::nullopt;
-    return head;
+    return only_for_loss(log, c, head.loss_backward, head.softmax_backward) ? std::optional(head)
+                                                                            : std::nullopt;
   }
 
   // Returns whether no call reads the loss, or the total weight, before the last gradient is made.
@@ -180,7 +178,6 @@ std::pair<RowBlocks, bool> blocks_of(const Head& head, const Recording& recordin
 
 void linear_cross_entropy(Rewriter& rewriter) {
   const Recording& recording = rewriter.recording();
-  if (!recording.device.is_cpu()) return;  // the trial and the sum of biases are the host's
   const Finder finder(rewriter);
   RowCalls row_calls(recording);
   RowTrials trials(recording);

@@ -29,6 +29,8 @@ at::Tensor log_softmax_of(const std::vector<c10::IValue>& stack, const HeadConst
   at::Tensor logits = at::empty({rows.size(0), weight.size(1)}, rows.options());
   multiply_rows(rows, weight,
                 constants.has_bias ? stack[HeadOperand::kBias].toTensor() : at::Tensor(), logits);
+  // No promise of ATen says that a device may write over what it reads here.
+  if (!logits.device().is_cpu()) return at::_log_softmax(logits, 1, false);
   at::_log_softmax_out(logits, logits, 1, false);
   return logits;
 }
@@ -96,7 +98,7 @@ class Products {
       results_.push_back(at::empty({rows, columns}, options));
       sums_.emplace_back();
       if (product != RowKind::kSum) continue;
-      sums_[k].emplace(constants.blocks.rows, classes, c10::typeMetaToScalarType(options.dtype()));
+      sums_[k].emplace(constants.blocks.rows, classes, options);
     }
   }
 
@@ -166,7 +168,11 @@ void run_head_backward(std::vector<c10::IValue>& stack, const HeadConstants& con
     at::Tensor gradient = at::nll_loss_backward(stack[HeadOperand::kGradOutput].toTensor(), log,
                                                 target.narrow(0, first, count), weight,
                                                 constants.reduction, constants.ignored, total);
-    at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
+    if (gradient.device().is_cpu()) {
+      at::_log_softmax_backward_data_out(gradient, gradient, log, 1, input.scalar_type());
+    } else {
+      gradient = at::_log_softmax_backward_data(gradient, log, 1, input.scalar_type());
+    }
     products.add(gradient, first);
   });
   std::vector<at::Tensor> results = products.finish();

@@ -52,6 +52,12 @@ at::Tensor ColumnSum::Cascade::sum() {
   return all;
 }
 
+ColumnSum::ColumnSum(int64_t rows, int64_t columns, const at::TensorOptions& options)
+    : ColumnSum(rows, options.device().is_cpu() ? columns : 0,
+                c10::typeMetaToScalarType(options.dtype())) {
+  if (!options.device().is_cpu()) of_blocks_ = at::zeros({columns}, options);
+}
+
 ColumnSum::ColumnSum(int64_t rows, int64_t columns, at::ScalarType type)
     : rest_(columns_left(columns, type)),
       groups_(rows, columns - rest_, type),
@@ -70,6 +76,10 @@ void ColumnSum::add_rows(const Number* from, int64_t rows) {
 }
 
 void ColumnSum::add(const at::Tensor& block) {
+  if (of_blocks_.defined()) {
+    of_blocks_.add_(block.sum(0));
+    return;
+  }
   if (waiting_.scalar_type() == at::kDouble) {
     add_rows(block.const_data_ptr<double>(), block.size(0));
   } else {
@@ -78,6 +88,10 @@ void ColumnSum::add(const at::Tensor& block) {
 }
 
 void ColumnSum::finish(const at::Tensor& sum) {
+  if (of_blocks_.defined()) {
+    sum.view({-1}).copy_(of_blocks_);
+    return;
+  }
   const at::Tensor lanes = lanes_.sum().view({kLanes, rest_});
   at::Tensor rest = lanes.select(0, 0);
   for (int64_t row = 0; row < done_ % kLanes; ++row) rest.add_(waiting_.select(0, row));

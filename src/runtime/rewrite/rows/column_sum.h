@@ -13,11 +13,13 @@ namespace reprise::runtime::internal::rewrite {
 // The order is a cascade: rows are summed in groups of 2^p, these sums in groups of 2^p, and so on,
 // in four levels. ATen takes columns in groups of 128 bytes. It adds up those that remain in four
 // lanes, each with every fourth row and a cascade of its own, and then adds the lanes. None of this
-// is a promise of ATen: a trial has to compare the bits (row_trial.h).
+// is a promise of ATen: a trial has to compare the bits (row_trial.h). On other devices the sums of the
+// blocks are added up.
 class ColumnSum {
  public:
-  // The matrix has `rows` rows of `columns` numbers of float32 or float64.
-  ColumnSum(int64_t rows, int64_t columns, at::ScalarType type);
+  // The matrix has `rows` rows of `columns` numbers of float32 or float64, and lies on the device of
+  // the options.
+  ColumnSum(int64_t rows, int64_t columns, const at::TensorOptions& options);
 
   // Adds a block of the next rows, which lie one after the other.
   void add(const at::Tensor& block);
@@ -35,9 +37,11 @@ class ColumnSum {
     at::Tensor levels;  // a row of sums for each level
   };
 
+  ColumnSum(int64_t rows, int64_t columns, at::ScalarType type);  // of a matrix on the CPU
   template <class Number>
   void add_rows(const Number* from, int64_t rows);
 
+  at::Tensor of_blocks_;     // undefined on the CPU
   int64_t done_ = 0, rest_;  // rows; the columns in lanes
   Cascade groups_, lanes_;
   at::Tensor waiting_;  // rows for the lanes, until there is one for each

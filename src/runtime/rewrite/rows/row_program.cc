@@ -232,7 +232,8 @@ class RowRunner {
       const RowProgram::Step& step = program.steps[s];
       if (step.kind != RowKind::kSum) continue;
       const Place& rows_of = step.operands[0];
-      sums_[s].emplace(program.blocks.rows, rows_of.width, rows_of.dtype);
+      sums_[s].emplace(program.blocks.rows, rows_of.width,
+                       at::TensorOptions(rows_of.dtype));
     }
   }
 

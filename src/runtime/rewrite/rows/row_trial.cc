@@ -33,17 +33,18 @@ constexpr int64_t kLeastElements = 8192;  // in fewer, another order may not sho
 constexpr uint64_t kSeed = 20220920;
 
 // Returns a tensor of random numbers with this geometry.
-at::Tensor random_like(Geometry look, at::Generator& generator) {
+at::Tensor random_like(Geometry look, at::Generator& generator, c10::Device device) {
   look.offset %= 16;  // keeps an alignment that matters to vectorised kernels
   const auto size = static_cast<int64_t>(c10::elementSize(look.dtype));
   at::Tensor memory = at::empty({extent_bytes(look) / size}, at::TensorOptions(look.dtype));
   memory.uniform_(-1, 1, generator);
-  return tensor_on(memory.storage(), look);
+  return tensor_on(memory.to(device).storage(), look);
 }
 
 bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_contiguous() && a.nbytes() == b.nbytes() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+  if (!a.is_contiguous() || a.nbytes() != b.nbytes()) return false;
+  if (!a.device().is_cpu()) return a.view(at::kByte).equal(b.view(at::kByte));
+  return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
 // Returns whether the blocks leave the bits of `whole`. A product is compared block by block, so
@@ -53,8 +54,7 @@ bool blocks_agree(const RowCall& call, const RowBlocks& blocks,
   const bool is_product = call.kind == RowKind::kProduct;
   const at::Tensor bias = operands.size() > 2 ? operands[2] : at::Tensor();
   const at::Tensor result = is_product ? at::Tensor() : at::empty(whole.sizes(), whole.options());
-  ColumnSum sum(call.rows, call.kind == RowKind::kSum ? call.width() : 0,
-                call.result.geometry.dtype);
+  ColumnSum sum(call.rows, call.kind == RowKind::kSum ? call.width() : 0, whole.options());
   bool agree = true;
   for_each_block(blocks, [&](int64_t first, int64_t count) {
     const at::Tensor rows = operands[0].narrow(0, first, count);
@@ -91,14 +91,15 @@ at::Tensor as_a_whole(const RowCall& call, const Call& recorded,
   return stack.at(0).toTensor();
 }
 
-bool agrees(const RowCall& call, const Call& recorded, const RowBlocks& blocks) {
+bool agrees(const RowCall& call, const Call& recorded, const RowBlocks& blocks,
+            c10::Device device) {
   const ReplayScope scope;
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
   int64_t compared = 0;
   while (compared < kLeastElements) {
     std::vector<at::Tensor> operands;
     for (const TensorRef& ref : call.operands) {
-      operands.push_back(random_like(ref.geometry, generator));
+      operands.push_back(random_like(ref.geometry, generator, device));
     }
     const at::Tensor whole = as_a_whole(call, recorded, operands);
     if (!blocks_agree(call, blocks, operands, whole)) return false;
@@ -127,7 +128,7 @@ bool RowTrials::passes(const RowCall& call, const RowBlocks& blocks) {
       fmt::format("{} {} {} {} {}", static_cast<int>(call.kind), kind_of(work), blocks.rows,
                   blocks.block, call.kind == RowKind::kWeight ? blocks.weight : 0);
   const auto [passed, fresh] = passed_.try_emplace(kind, false);
-  if (fresh) passed->second = agrees(call, recorded, blocks);
+  if (fresh) passed->second = agrees(call, recorded, blocks, recording_.device);
   return passed->second;
 }
 
