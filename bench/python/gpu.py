@@ -243,8 +243,6 @@ class Bench:
     def possible(self, way: str) -> bool:
         """Returns whether a way is for this device."""
         cpu = self.options.device == "cpu"
-        if way == "Reprise, online":
-            return cpu
         if way == "Reprise, device graph":
             return self.gpu
         return not (cpu and "host memory" in way)

@@ -357,9 +357,7 @@ def graph_mode_far_optimizer(training: Training, budget: int) -> tuple[Step, Any
 
 
 def online_mode(training: Training, budget: int) -> tuple[Step, Any]:
-    if training.network.x.device.type != "cpu":
-        raise reprise.InputError("online mode works on the CPU only")
-    online = reprise.online(budget=budget or None)
+    online = reprise.online(budget=budget or None, device=training.network.x.device)
     step, _ = eager(training, budget)
 
     def run() -> torch.Tensor:
