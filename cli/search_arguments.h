@@ -39,7 +39,8 @@ struct SearchArguments {
 
 // Returns the names of all classes of schedules that a planner may be asked for, or searches.
 inline std::set<std::string> schedule_classes() {
-  std::set<std::string> names{"inputs-only", "persistent", "persistent+dropped-inputs", "in_turn"};
+  std::set<std::string> names{"inputs-only", "persistent", "persistent+dropped-inputs",
+                              "floating+dropped-inputs", "in_turn"};
   for (const PlannerInfo& planner : planners()) names.insert(planner.schedule_class);
   return names;
 }
@@ -52,8 +53,8 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
       .add_option(
           "--class", arguments.schedule_class,
           "of schedules to search; of chains: inputs-only, persistent, or "
-          "persistent+dropped-inputs (default: the largest as far as time allows); of graphs: "
-          "in_turn (default: all)")
+          "persistent+dropped-inputs (default: the largest as far as time allows); of floating: see "
+          "its page; of graphs: in_turn (default: all)")
       ->type_name("NAME")
       ->check(CLI::IsMember(schedule_classes()).description(""));
   command

@@ -16,7 +16,6 @@ namespace reprise::training {
 using runtime::BodyFunction;
 using runtime::CapturedStepReport;
 using runtime::in_parts;
-using runtime::kScheduleClass;
 using runtime::micro_batches;
 using runtime::MicroBatches;
 using runtime::MicroBatchOptions;
@@ -27,6 +26,7 @@ using runtime::PartFunction;
 using runtime::PartsTried;
 using runtime::Remat;
 using runtime::RematOptions;
+using runtime::schedule_class_for;
 using runtime::Stage;
 using runtime::StepReport;
 using runtime::Tensors;
@@ -51,12 +51,13 @@ class ChainSteps final : public PlannedSteps {
       }
     }
     remat_.plan_for({batch.input});
-    PlanResult result = reprise::plan(remat_.chain(), {.budget = budget,
-                                                       .planner = remat_options().planner,
-                                                       .schedule_class = kScheduleClass,
-                                                       .time_limit = options_.time_limit,
-                                                       .observer = options_.observer,
-                                                       .machine = remat_.machine()});
+    PlanResult result = reprise::plan(
+        remat_.chain(), {.budget = budget,
+                         .planner = remat_options().planner,
+                         .schedule_class = schedule_class_for(remat_options().planner),
+                         .time_limit = options_.time_limit,
+                         .observer = options_.observer,
+                         .machine = remat_.machine()});
     if (result.plan) remat_.set_budget(budget.relative() ? Budget(result.budget) : budget);
     return result;
   }

@@ -59,7 +59,8 @@ class BranchSchedules {
   void with_each_way(size_t b, size_t k, bool must_store, const GoOn& go_on) {
     const bool was_stored = stored_[b][k];
     if (!inputs_only_ || k + 1 == stages(b)) keep(b, k, false, [&] { go_on(true); });
-    for (const int32_t variant : sweep_variants(b, k)) {
+    for (const int32_t variant :
+         sweep_variants(graph_, index_.forward(b, k), join_.branches[b].stages[k])) {
       runs_.push_back({index_.forward(b, k), variant});
       stored_[b][k] = true;
       go_on(false);
@@ -76,8 +77,7 @@ class BranchSchedules {
     for (size_t o = 0; o < stage.options.size(); ++o) {
       kept_[b][k] = static_cast<int32_t>(o);
       stored_[b][k] = false;
-      runs_.push_back(
-          {index_.forward(b, k), stops ? stopped_variant(stage, o) : kept_[b][k] + 1});
+      runs_.push_back({index_.forward(b, k), stops ? stopped_variant(stage, o) : kept_[b][k] + 1});
       go_on();
       runs_.pop_back();
       stored_[b][k] = was_stored;
@@ -139,33 +139,6 @@ class BranchSchedules {
     runs_.resize(before);
   }
 
-  // Returns all variants that make the output, but two kinds: those that another one beats in both
-  // time and memory, and those that give back the input, which is stored or may be.
-  std::vector<int32_t> sweep_variants(size_t b, size_t k) const {
-    std::vector<Variant> all = graph_.ops[static_cast<size_t>(index_.forward(b, k))].variants;
-    all.resize(1 + join_.branches[b].stages[k].options.size());
-    const auto memory = [&](const Variant& variant) {
-      int64_t sum = variant.workspace.count();
-      for (const ValueIndex value : variant.writes) {
-        sum += graph_.values[static_cast<size_t>(value)].bytes.count();
-      }
-      return sum;
-    };
-    std::vector<int32_t> variants;
-    for (size_t v = 0; v < all.size(); ++v) {
-      bool beaten = !all[v].consumes.empty();
-      for (size_t other = 0; other < all.size(); ++other) {
-        if (!all[other].consumes.empty()) continue;
-        const bool no_worse =
-            all[other].time <= all[v].time && memory(all[other]) <= memory(all[v]);
-        const bool better = all[other].time < all[v].time || memory(all[other]) < memory(all[v]);
-        beaten = beaten || (no_worse && (better || other < v));
-      }
-      if (!beaten) variants.push_back(static_cast<int32_t>(v));
-    }
-    return variants;
-  }
-
   // Returns whether the backwards of stages that share weights run in plain training's order.
   bool in_order() const {
     std::vector<std::vector<size_t>> moment;
@@ -209,7 +182,36 @@ std::optional<std::vector<PeakAndTime>> frontier_of(const Join& join, Graph grap
                                                     bool inputs_only = false) {
   BranchSchedules schedules(join, std::move(graph), limit, inputs_only);
   if (!schedules.run()) return std::nullopt;
-  std::vector<PeakAndTime>& all = schedules.found;
+  return unbeaten(std::move(schedules.found));
+}
+
+}  // namespace
+
+std::vector<int32_t> sweep_variants(const Graph& graph, OpIndex forward, const Stage& stage) {
+  std::vector<Variant> all = graph.ops[static_cast<size_t>(forward)].variants;
+  all.resize(1 + stage.options.size());
+  const auto memory = [&](const Variant& variant) {
+    int64_t sum = variant.workspace.count();
+    for (const ValueIndex value : variant.writes) {
+      sum += graph.values[static_cast<size_t>(value)].bytes.count();
+    }
+    return sum;
+  };
+  std::vector<int32_t> variants;
+  for (size_t v = 0; v < all.size(); ++v) {
+    bool beaten = !all[v].consumes.empty();
+    for (size_t other = 0; other < all.size(); ++other) {
+      if (!all[other].consumes.empty()) continue;
+      const bool no_worse = all[other].time <= all[v].time && memory(all[other]) <= memory(all[v]);
+      const bool better = all[other].time < all[v].time || memory(all[other]) < memory(all[v]);
+      beaten = beaten || (no_worse && (better || other < v));
+    }
+    if (!beaten) variants.push_back(static_cast<int32_t>(v));
+  }
+  return variants;
+}
+
+std::vector<PeakAndTime> unbeaten(std::vector<PeakAndTime> all) {
   std::sort(all.begin(), all.end(), [](const PeakAndTime& a, const PeakAndTime& b) {
     return a.peak != b.peak ? a.peak < b.peak : a.time < b.time;
   });
@@ -219,8 +221,6 @@ std::optional<std::vector<PeakAndTime>> frontier_of(const Join& join, Graph grap
   }
   return best;
 }
-
-}  // namespace
 
 // A chain is one branch, and its graph has the order of that of a join.
 std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, size_t limit,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reprise/model/chain.h"
+#include "reprise/model/graph.h"
 #include "reprise/model/join.h"
 
 namespace reprise::testing {
@@ -42,6 +43,14 @@ std::optional<std::vector<PeakAndTime>> persistent_frontier(const Chain& chain, 
 //
 // Returns the same for these schedules.
 std::optional<std::vector<PeakAndTime>> branch_frontier(const Join& join, size_t limit);
+
+// Returns all variants of the forward of a stage that make the output, but two kinds: those that
+// another one beats in both time and memory, and those that give back the input, which is stored or
+// may be.
+std::vector<int32_t> sweep_variants(const Graph& graph, OpIndex forward, const Stage& stage);
+
+// Returns the pairs that no other one beats, peak ascending.
+std::vector<PeakAndTime> unbeaten(std::vector<PeakAndTime> all);
 
 // Returns the least time within a budget, or nothing if no schedule fits.
 std::optional<int64_t> best_within(const std::vector<PeakAndTime>& frontier, int64_t budget);

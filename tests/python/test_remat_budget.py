@@ -182,6 +182,7 @@ def test_a_loss_that_is_the_output_of_the_model(last: str) -> None:
     [
         "chain",
         "chain_slots",
+        "floating",
         "periodic",
         "revolve",
         "min_peak",

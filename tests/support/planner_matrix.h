@@ -49,6 +49,7 @@ inline std::span<const PlannerRow> planner_matrix() {
        .curve = false,
        .optimal = false},
       {.name = "dtr", .chains = false, .graphs = true, .curve = false, .optimal = false},
+      {.name = "floating", .chains = true, .graphs = false, .curve = false, .optimal = true},
       pipeline_row("gpipe"),
       {.name = "graph",
        .chains = false,

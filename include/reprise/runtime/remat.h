@@ -29,6 +29,10 @@ namespace reprise::runtime {
 // autograd graph of a stored stage holds the input that its backward reads, so a plan that frees
 // this input would free no memory.
 inline constexpr const char* kScheduleClass = "persistent";
+// Returns the name of this class for a planner: what `floating` adds drops no such input.
+inline const char* schedule_class_for(const std::string& planner) {
+  return planner == "floating" ? "floating" : kScheduleClass;
+}
 
 struct RematOptions {
   // The limit on all device bytes during a step: parameters, gradients, optimizer state, the batch,

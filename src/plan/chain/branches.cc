@@ -4,7 +4,7 @@ namespace reprise::internal::chain {
 
 void Sweep::extend() {
   const std::vector<SweepVariant>& ways = model_.sweeps[end_];
-  const int64_t input = end_ == first_ ? 0 : model_.x[end_];
+  const int64_t input = end_ == first_ ? 0 : model_.x[end_] - freed_;
   ++end_;
   if (ways.size() == 1) {
     for (CurvePoint& step : steps_) {

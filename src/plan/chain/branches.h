@@ -19,8 +19,9 @@ namespace reprise::internal::chain {
 // variant.
 class Sweep {
  public:
-  Sweep(const ChainModel& model, size_t first)
-      : model_(model), first_(first), end_(first), steps_{{0, 0}} {}
+  // If x_first is freed as soon as its stage has run, `freed` has its bytes.
+  Sweep(const ChainModel& model, size_t first, int64_t freed = 0)
+      : model_(model), first_(first), end_(first), freed_(freed), steps_{{0, 0}} {}
 
   void extend();  // by one stage
   size_t end() const { return end_; }
@@ -32,6 +33,7 @@ class Sweep {
   const ChainModel& model_;
   size_t first_;
   size_t end_;
+  int64_t freed_;
   CostCurve steps_;
 };
 

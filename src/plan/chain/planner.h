@@ -1,5 +1,5 @@
 // The planner `chain` finds the fastest persistent schedule of a chain, or a faster schedule that
-// also drops inputs. registry.cc has its row.
+// also drops inputs. The planner `floating` also lets checkpoints move. registry.cc has their rows.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace reprise::internal::chain {
 
-Answer exact_chain(const ChainProblem& problem);    // chain.cc
-Curve exact_frontier(const ChainProblem& problem);  // frontier.cc
+Answer exact_chain(const ChainProblem& problem);     // chain.cc
+Curve exact_frontier(const ChainProblem& problem);   // frontier.cc
+Answer floating_chain(const ChainProblem& problem);  // floating.cc
 
 }  // namespace reprise::internal::chain

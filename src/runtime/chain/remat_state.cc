@@ -214,7 +214,8 @@ void ModelState::make_plan(const std::string& why, Instance& instance, int64_t o
   const Problem problem = instance.planned->problem();
   PlanOptions planning{.budget = options.budget,
                        .planner = options.planner,
-                       .schedule_class = branches.size() == 1 ? kScheduleClass : "",
+                       .schedule_class =
+                           branches.size() == 1 ? schedule_class_for(options.planner) : "",
                        .time_limit = options.time_limit,
                        .allow = has_ways() ? Exactness::kRounding : Exactness::kBitwise,
                        .observer = options.observer,
