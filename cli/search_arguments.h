@@ -32,6 +32,7 @@ struct SearchArguments {
   std::string planner;
   std::string schedule_class;
   std::string time_limit;
+  int slots = 0;
   int threads = 0;
   Exactness allow = Exactness::kBitwise;
   bool quiet = false;
@@ -62,6 +63,11 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
                   "of the whole command (default " + default_limit + ")")
       ->type_name("TIME");
   command.add_option("--threads", arguments.threads, "of the search (default: all cores)")
+  command
+      .add_option("--slots", arguments.slots,
+                  "of the memory, for --planner chain_slots (default: as many as time allows)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1'000'000).description(""));
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
   add_allow(command, arguments.allow, "variants that may be used");
@@ -93,6 +99,7 @@ inline PlanOptions search_options(const SearchArguments& arguments) {
   options.schedule_class = arguments.schedule_class;
   options.time_limit = parse_duration(arguments.time_limit);
   options.threads = arguments.threads;
+  options.slots = arguments.slots;
   options.allow = arguments.allow;
   return options;
 }

@@ -60,6 +60,7 @@ const OptionTable<PlanOptions>& plan_table() {
       {"planner", &O::planner},
       {"schedule_class", &O::schedule_class},
       {"time_limit_ns", &O::time_limit},
+      {"slots", &O::slots},
       {"threads", &O::threads},
       {"allow", [](O& o, const Text& name) { o.allow = exactness_of(name); }},
       {"machine", [](O& o, const Text& text) { o.machine = machine_of(text); }},

@@ -30,13 +30,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A number of slots for a planner that has none is a mistake of the caller.
+void check_slots(const PlannerInfo& planner, int slots) {
+  if (slots == 0 || planner.slots) return;
+  std::string others;
+  for (const PlannerInfo& other : planners()) {
+    if (other.slots) others += (others.empty() ? "" : ", ") + std::string(other.name);
+  }
+  throw InputError(std::string("planner '") + planner.name +
+                   "' has no slots to choose the number of; these have: " + others);
+}
+
 // `kind` names the kind of problem in the message; `function` is the member that plans such a
 // problem.
 template <class Function>
 const PlannerInfo& chosen_planner(const PlanOptions& options, const char* preferred,
                                   const char* kind, Function PlannerInfo::*function) {
   const PlannerInfo& planner = find_planner(options.planner.empty() ? preferred : options.planner);
-  if (planner.*function != nullptr) return planner;
+  if (planner.*function != nullptr) {
+    check_slots(planner, options.slots);
+    return planner;
+  }
   std::string others;
   for (const PlannerInfo& other : planners()) {
     if (other.*function != nullptr)
@@ -50,6 +64,7 @@ void check_options(const PlanOptions& options) {
   validate(options.machine);
   if (options.time_limit < Nanos()) throw InputError("the time limit is negative");
   if (options.threads < 0) throw InputError("the number of threads is negative");
+  if (options.slots < 0) throw InputError("the number of slots is negative");
   if (options.reserve < Bytes()) throw InputError("the reserve is negative");
 }
 

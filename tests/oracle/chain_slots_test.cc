@@ -16,8 +16,10 @@
 #include "reprise/check/simulate.h"
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
+#include "support/example_chain.h"
 #include "support/planner_questions.h"
 #include "support/random_chain.h"
+#include "support/refusal.h"
 
 namespace reprise::testing {
 namespace {
@@ -163,6 +165,38 @@ TEST(ChainSlots, BoundAndPlanEncloseTheExactOptimum) {
     });
   }
   EXPECT_GT(proven, compared / 4);
+}
+
+// Any number of slots may be asked for. Few slots leave a gap, and many close it.
+TEST(ChainSlots, TheNumberOfSlotsIsAnOption) {
+  int64_t few = 0, many = 0;
+  for_chains(36, 20, uneven(any_chain(14)), [&](const Chain& chain, std::mt19937_64&) {
+    PlanOptions ask = with("chain_slots", Bytes());
+    ask.budget = "70%";
+    PlanOptions exact = ask;
+    exact.planner = "chain";
+    exact.schedule_class = "persistent";
+    const PlanResult best = plan(chain, exact);
+    if (!found(best)) return;
+    for (const int slots : {1, 20, 4000}) {
+      ask.slots = slots;
+      const PlanResult result = plan(chain, ask);
+      ASSERT_TRUE(found(result));
+      EXPECT_LE(result.lower_bound, best.plan->time) << slots << " slots";
+      EXPECT_GE(result.plan->time, best.plan->time) << slots << " slots";
+      const int64_t gap = (result.plan->time - result.lower_bound).count();
+      (slots == 4000 ? many : few) += gap;
+    }
+  });
+  EXPECT_LT(10 * many, few);
+}
+
+TEST(ChainSlots, OnlyPlannersWithSlotsTakeTheirNumber) {
+  const Chain chain = example_chain();
+  expect_refusal([&] { plan(chain, {.planner = "chain", .slots = 500}); }, "has no slots");
+  expect_refusal([&] { plan(chain, {.slots = 500}); }, "these have: chain_slots");
+  expect_refusal([&] { plan(chain, {.planner = "chain_slots", .slots = -1}); },
+                 "slots is negative");
 }
 
 // Sizes are a few bytes, so the grid's unit divides them all, and nothing is rounded.

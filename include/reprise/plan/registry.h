@@ -26,6 +26,7 @@ struct PlannerInfo {
   // The answer has one plan for each point, peaks ascending, times strictly descending. A null
   // pointer says that the planner has no curve.
   std::vector<Answer> (*graph_frontier)(const GraphProblem&) = nullptr;
+  bool slots = false;    // uses PlanOptions::slots
   bool moves = false;    // uses the channels of PlanOptions::machine
   bool devices = false;  // uses all its devices; others see the variants of the first device alone
 };

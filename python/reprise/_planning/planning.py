@@ -18,6 +18,7 @@ def plan(
     budget: Budget = None,
     planner: str = "",
     schedule_class: str = "",
+    slots: int = 0,
     time_limit: float | str = 10.0,
     threads: int = 0,
     allow: str = "bitwise",
@@ -36,6 +37,8 @@ def plan(
             "levels" and "graph_levels", or "devices" for a graph whose variants name devices.
         schedule_class: The set of schedules to search, for planners that have several. An empty
             name stands for the largest one that the time limit allows.
+        slots: The number of slots that the planner "chain_slots" divides the memory into. 0 lets
+            the planner choose. Other planners have no slots.
         time_limit: Seconds, or a text such as "10s".
         threads: The number of threads. 0 stands for as many as the machine has.
         allow: The least exact options and variants that the plan may use: "bitwise", "rounding" or

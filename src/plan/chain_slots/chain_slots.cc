@@ -108,15 +108,16 @@ int64_t enough_memory(const ChainModel& model) {
   return need[true];
 }
 
-// The number depends on the problem and the time limit, and never on the machine. So equal
-// questions have equal answers.
-int64_t choose_slots(const ChainCells& cells, int64_t time_limit) {
+// The number depends on the problem, the wanted number and the time limit, and never on the machine.
+// So equal questions have equal answers.
+int64_t choose_slots(const ChainCells& cells, int64_t asked, int64_t time_limit) {
   double additions = 0;  // for one slot of one table
   for (const Cell& cell : cells.order()) additions += cell.last - cell.first + 1;
   const double wanted = std::max(kEnough, kLittleWork / additions);
   const double in_time = kRate / 2 * static_cast<double>(time_limit) / 1e9 / additions - kLookUp;
   const double fit = static_cast<double>(kTableLimit) /
                      static_cast<double>(cells.order().size() * sizeof(int32_t));
+  if (asked > 0) return static_cast<int64_t>(std::min(fit, static_cast<double>(asked)));
   return static_cast<int64_t>(std::min(fit, std::clamp(std::min(wanted, in_time), kFewest, kMost)));
 }
 
@@ -174,10 +175,11 @@ Answer slots_chain(const ChainProblem& problem) {
   ClassResult outcome = quick_plan(model, cells, memory, {}, threads, control);
   if (!outcome.bracket.best && !outcome.infeasible()) return simplest_plan(problem, "chain_slots");
   if (outcome.bracket.best && cells.complete()) {
-    const SlotLimits limits{.memory = memory,
-                            .slots = choose_slots(cells, problem.options.time_limit.count()),
-                            .shared = shared,
-                            .threads = threads};
+    const SlotLimits limits{
+        .memory = memory,
+        .slots = choose_slots(cells, problem.options.slots, problem.options.time_limit.count()),
+        .shared = shared,
+        .threads = threads};
     solve_tables(model, cells, limits, outcome.bracket, control);
   }
   return to_answer(problem, model, outcome);
