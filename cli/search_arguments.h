@@ -40,8 +40,9 @@ struct SearchArguments {
 
 // Returns the names of all classes of schedules that a planner may be asked for, or searches.
 inline std::set<std::string> schedule_classes() {
-  std::set<std::string> names{"inputs-only", "persistent", "persistent+dropped-inputs",
-                              "floating+dropped-inputs", "in_turn"};
+  std::set<std::string> names{
+      "inputs-only", "persistent", "persistent+dropped-inputs", "floating+dropped-inputs",
+      "histories",   "in_turn"};
   for (const PlannerInfo& planner : planners()) names.insert(planner.schedule_class);
   return names;
 }
@@ -54,20 +55,20 @@ inline void add_search_options(CLI::App& command, SearchArguments& arguments,
       .add_option(
           "--class", arguments.schedule_class,
           "of schedules to search; of chains: inputs-only, persistent, or "
-          "persistent+dropped-inputs (default: the largest as far as time allows); of floating: see "
-          "its page; of graphs: in_turn (default: all)")
+          "persistent+dropped-inputs (default: the largest as far as time allows); of floating and "
+          "revolve: see their pages; of graphs: in_turn (default: all)")
       ->type_name("NAME")
       ->check(CLI::IsMember(schedule_classes()).description(""));
   command
       .add_option("--time-limit", arguments.time_limit,
                   "of the whole command (default " + default_limit + ")")
       ->type_name("TIME");
-  command.add_option("--threads", arguments.threads, "of the search (default: all cores)")
   command
       .add_option("--slots", arguments.slots,
                   "of the memory, for --planner chain_slots (default: as many as time allows)")
       ->type_name("N")
       ->check(CLI::Range(0, 1'000'000).description(""));
+  command.add_option("--threads", arguments.threads, "of the search (default: all cores)")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
   add_allow(command, arguments.allow, "variants that may be used");
@@ -98,8 +99,8 @@ inline PlanOptions search_options(const SearchArguments& arguments) {
   options.planner = arguments.planner;
   options.schedule_class = arguments.schedule_class;
   options.time_limit = parse_duration(arguments.time_limit);
-  options.threads = arguments.threads;
   options.slots = arguments.slots;
+  options.threads = arguments.threads;
   options.allow = arguments.allow;
   return options;
 }

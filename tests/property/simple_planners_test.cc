@@ -15,6 +15,7 @@
 #include "reprise/model/lower.h"
 #include "reprise/plan/plan.h"
 #include "support/build_graph.h"
+#include "support/refusal.h"
 
 namespace reprise::testing {
 namespace {
@@ -72,6 +73,43 @@ TEST(Revolve, SchedulesHoldNoMoreThanTheirSlots) {
     // Two states come on top of the slots: the one that a forward reads and the one that it writes.
     EXPECT_LE(simulate(graph, actions).peak.count(), static_cast<int64_t>(slots) + 2);
   }
+}
+
+// A kept stage does not run again in its segment, so there are fewer runs of the same splits. A slot
+// holds the input, the two saved bytes and the output of a stage.
+TEST(Revolve, HistoriesRunLessAndHoldNoMoreThanTheirSlots) {
+  using internal::baselines::Held;
+  const Chain chain = unit_chain(30, std::vector<int64_t>(30, 3));
+  const Graph graph = lower(chain);
+  for (size_t slots = 2; slots <= 30; ++slots) {
+    const auto runs = internal::baselines::revolve_runs(30, slots, Held::kHistories);
+    EXPECT_LT(runs.size(), internal::baselines::revolve_runs(30, slots, Held::kInputs).size());
+    const Timeline timeline = simulate(graph, with_frees(graph, runs));
+    EXPECT_LE(timeline.peak.count(), 4 * static_cast<int64_t>(slots) + 4) << slots << " slots";
+    // Every stage runs backward once, after the last run of its forward that keeps something.
+    EXPECT_EQ(std::count_if(runs.begin(), runs.end(), [](const auto& run) { return run.op > 30; }),
+              30);
+    EXPECT_EQ(
+        std::count_if(runs.begin(), runs.end(), [](const auto& run) { return run.variant == 1; }),
+        30);
+  }
+  const auto all_kept = internal::baselines::revolve_runs(30, 30, Held::kHistories);
+  EXPECT_EQ(all_kept.size(), 61u) << "as many slots as stages: plain training";
+}
+
+TEST(Revolve, TheClassChoosesTheFamily) {
+  const Chain chain = unit_chain(12, std::vector<int64_t>(12, 2));
+  PlanOptions ask{.budget = "100%", .planner = "revolve"};
+  const Baseline plain = baseline(lower(chain));
+  EXPECT_EQ(plan(chain, ask).plan->time, plain.time);
+  ask.schedule_class = "persistent";
+  EXPECT_EQ(plan(chain, ask).plan->time, plain.time);
+  ask.schedule_class = "histories";
+  EXPECT_EQ(plan(chain, ask).plan->time, plain.time);
+  ask.schedule_class = "inputs-only";
+  EXPECT_EQ(plan(chain, ask).plan->time, plain.time + Nanos(11)) << "all but the last run twice";
+  ask.schedule_class = "floating";
+  expect_refusal([&] { plan(chain, ask); }, "has no schedule class 'floating'");
 }
 
 TEST(Periodic, TriesEveryCutThatAThresholdOnKeptBytesGives) {

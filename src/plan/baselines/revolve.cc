@@ -14,6 +14,13 @@
 // To reverse stage i is to run F_i with its first option, then (once, at the end) the loss, then
 // B_i.
 //
+// There are two families. Both have the same splits:
+// - class `inputs-only`: a slot holds the input of the first stage of its segment;
+// - class `histories`: it holds all that the backward of this stage needs, and the stage's output, from
+//   which later sweeps start. So this stage runs once more at most. This is rotor's
+//   compute_homogeneous_sequence(useXbar = True): O. Beaumont et al., arXiv 1911.13214.
+// Without a class, the best schedule of both is the answer. All of them are persistent.
+//
 // Complexity: O(runs) a schedule. For s = 1 that is L^2 / 2, and beyond a few slots O(L log L).
 //
 // Tests: property/simple_planners_test.cc (against the dynamic program for t), and the tests of
@@ -22,11 +29,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/baselines/baselines.h"
 #include "plan/common/candidates.h"
 #include "plan/common/search_control.h"
+#include "reprise/model/errors.h"
 #include "reprise/model/lower.h"
 
 namespace reprise::internal::baselines {
@@ -36,6 +46,10 @@ using common::least_time;
 using common::SearchControl;
 
 namespace {
+
+constexpr const char* kPersistentClass = "persistent";
+constexpr std::pair<Held, const char*> kFamilies[] = {{Held::kInputs, "inputs-only"},
+                                                      {Held::kHistories, "histories"}};
 
 // Returns min(binomial(slots + repeats, slots), limit), or 0 if repeats < 0.
 int64_t reach(int64_t slots, int64_t repeats, int64_t limit) {
@@ -60,9 +74,10 @@ size_t revolve_split(size_t stages, size_t slots) {
   return static_cast<size_t>(std::clamp<int64_t>(left, 1, n - 1));
 }
 
-std::vector<Run> revolve_runs(size_t stages, size_t slots) {
+std::vector<Run> revolve_runs(size_t stages, size_t slots, Held held) {
   struct Segment {
     size_t first, end, slots;
+    bool kept = false;  // whether the first stage ran with what its backward needs
   };
   const ChainIndex index{stages};
   std::vector<Run> runs;
@@ -72,42 +87,71 @@ std::vector<Run> revolve_runs(size_t stages, size_t slots) {
     stack.pop_back();
     const size_t length = s.end - s.first;
     if (length == 1) {
-      runs.push_back({index.forward(s.first), 1});
+      if (!s.kept) runs.push_back({index.forward(s.first), 1});
       if (s.end == stages) runs.push_back({index.loss(), 0});
       runs.push_back({index.backward(s.first), 0});
       continue;
     }
     // With one slot left, only the segment's input is stored, so the last stage is reversed alone.
     const size_t split = s.slots == 1 ? s.end - 1 : s.first + revolve_split(length, s.slots);
-    for (size_t i = s.first; i < split; ++i) runs.push_back({index.forward(i), 0});
-    stack.push_back({s.first, split, s.slots});
+    const bool keeps = held == Held::kHistories;
+    if (!s.kept) runs.push_back({index.forward(s.first), keeps ? 1 : 0});
+    for (size_t i = s.first + 1; i < split; ++i) runs.push_back({index.forward(i), 0});
+    stack.push_back({s.first, split, s.slots, keeps});
     stack.push_back({split, s.end, s.slots == 1 ? 1 : s.slots - 1});
   }
   return runs;
 }
 
-bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control) {
+namespace {
+
+// Returns false if time ran out before every candidate was considered.
+bool consider_family(const Chain& chain, Held held, Candidates& candidates,
+                     SearchControl& control) {
   // The loop goes from many slots to one, because schedules with few slots take longest to write
   // down.
   for (size_t slots = chain.stages.size(); slots > 0; --slots) {
     if (control.out_of_time()) return false;
     control.report(-1);
-    candidates.consider(revolve_runs(chain.stages.size(), slots));
+    candidates.consider(revolve_runs(chain.stages.size(), slots, held));
   }
   return true;
+}
+
+bool consider_families(const ChainProblem& problem, Candidates& candidates,
+                       SearchControl& control) {
+  const std::string& wanted = problem.options.schedule_class;
+  bool known = wanted.empty() || wanted == kPersistentClass;
+  bool all = true;
+  for (const auto& [held, name] : kFamilies) {
+    if (!wanted.empty() && wanted != kPersistentClass && wanted != name) continue;
+    known = true;
+    all = consider_family(problem.chain, held, candidates, control) && all;
+  }
+  if (!known) {
+    throw InputError("planner 'revolve' has no schedule class '" + wanted +
+                     "'; it has 'inputs-only', 'histories', and both of them as 'persistent'");
+  }
+  return all;
+}
+
+}  // namespace
+
+bool consider_revolve(const Chain& chain, Candidates& candidates, SearchControl& control) {
+  return consider_family(chain, Held::kInputs, candidates, control);
 }
 
 Answer revolve_chain(const ChainProblem& problem) {
   SearchControl control(problem.options, "revolve");
   Candidates candidates(problem.graph, problem.budget);
-  const bool all = consider_revolve(problem.chain, candidates, control);
+  const bool all = consider_families(problem, candidates, control);
   return candidates.answer(least_time(problem.chain), all);
 }
 
 Curve revolve_frontier(const ChainProblem& problem) {
   SearchControl control(problem.options, "revolve");
   Candidates candidates(problem.graph, problem.budget);
-  consider_revolve(problem.chain, candidates, control);
+  consider_families(problem, candidates, control);
   return {candidates.curve(least_time(problem.chain))};
 }
 
