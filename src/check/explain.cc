@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "reprise/model/errors.h"
@@ -382,6 +383,17 @@ std::vector<DeviceUse> find_devices(const Graph& graph, const Machine& machine,
   return devices;
 }
 
+std::optional<Bytes> bytes_at_loss(const Graph& graph, const std::vector<BoundAction>& actions,
+                                   const Timeline& timeline) {
+  std::optional<Bytes> most;
+  for (size_t a = 0; a < actions.size(); ++a) {
+    if (actions[a].kind != ActionKind::kRun || actions[a].at != 0) continue;
+    if (graph.ops[actions[a].target].phase != Phase::kLoss) continue;
+    most = std::max(most.value_or(Bytes(0)), timeline.steps[a].during);
+  }
+  return most;
+}
+
 std::string describe(const Action& action) {
   std::string text = to_string(action.kind);
   for (const std::string* name : {&action.id, &action.variant, &action.at, &action.to}) {
@@ -405,6 +417,7 @@ Explanation explain(const Graph& graph, const Plan& plan, const Machine& machine
   result.holders = Peak(graph, actions, peak).holders();
   result.recomputed = ReRuns(graph, actions, peak).take();
   for (const Recomputed& entry : result.recomputed) result.recomputed_time += entry.extra;
+  result.at_loss = bytes_at_loss(graph, actions, result.timeline);
   result.alternatives = AlternativeUses(graph, actions).take();
   try {
     result.baseline = baseline(graph);

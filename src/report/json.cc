@@ -99,8 +99,9 @@ std::string explanation_json(const Explanation& explanation, const EnergyReport*
   writer.open_object()
       .field("peak_bytes", timeline.peak)
       .field("peak_position", timeline.peak_action)
-      .field("peak_action", explanation.peak_action)
-      .field("time_ns", timeline.time);
+      .field("peak_action", explanation.peak_action);
+  if (explanation.at_loss) writer.field("loss_bytes", *explanation.at_loss);
+  writer.field("time_ns", timeline.time);
   add_baseline(writer, explanation.baseline);
   writer.key("holders").open_array();
   for (const Holder& holder : explanation.holders) {

@@ -226,6 +226,10 @@ std::string explanation_text(const Explanation& explanation, const TextOptions& 
                                 : fmt::format("in action {}, {}", timeline.peak_action,
                                               printable(explanation.peak_action));
   summary.row({"peak", format_bytes_exact(timeline.peak), where});
+  if (explanation.at_loss) {
+    summary.row({"at the loss", format_bytes_exact(*explanation.at_loss),
+                 share(explanation.at_loss->count(), timeline.peak.count()) + " of the peak"});
+  }
   summary.row(
       {"plain training", format_bytes_exact(plain.peak),
        fmt::format("the plan needs {} of it", share(timeline.peak.count(), plain.peak.count()))});

@@ -186,6 +186,26 @@ def test_problems_on_a_machine(two_convolutions: dict[str, Any], tmp_path: pathl
         reprise.parse_offload("fast")
 
 
+def test_the_interface_of_rotor(two_convolutions: dict[str, Any]) -> None:
+    """Slots, checkpoints that move, histories in slots, and the bytes at the loss."""
+    best = reprise.plan(two_convolutions, budget="100%", planner="floating").plan
+    assert best is not None and best.schedule_class == "floating+dropped-inputs"
+    for slots in (10, 500):
+        found = reprise.plan(two_convolutions, budget="100%", planner="chain_slots", slots=slots)
+        assert found.plan is not None and found.plan.time_ns >= best.time_ns
+    with pytest.raises(reprise.InputError, match="has no slots"):
+        reprise.plan(two_convolutions, slots=500)
+    histories = reprise.plan(two_convolutions, planner="revolve", schedule_class="histories").plan
+    inputs = reprise.plan(two_convolutions, planner="revolve", schedule_class="inputs-only").plan
+    assert histories is not None and inputs is not None
+    assert histories.time_ns < inputs.time_ns
+    explained = reprise.explain(two_convolutions, best)
+    steps = reprise.simulate(two_convolutions, best).steps
+    loss = [a.id for a in best.actions].index("loss")
+    assert explained.loss_bytes == steps[loss].during_bytes
+    assert (explained.time_ns, explained.peak_bytes) == (best.time_ns, best.peak_bytes)
+
+
 def test_files_come_back_equal(tmp_path: pathlib.Path, two_convolutions: dict[str, Any]) -> None:
     chain = reprise.Chain.from_dict(two_convolutions)
     plan = reprise.plan(chain).plan

@@ -32,6 +32,19 @@ TEST(Explain, HoldersAtThePeakAreSortedAndSumToIt) {
   EXPECT_EQ(explanation.baseline, plan.baseline);
 }
 
+// fixed, x0..x2, both saved values and g2 are live, and the loss has its workspace.
+TEST(Explain, BytesAtTheLossAreThoseWhileItRuns) {
+  const Graph graph = lower(example_chain());
+  const Plan plain = claimed_plan(graph, with_frees(graph, plain_runs(graph)));
+  const Bytes workspace = graph.ops[2].variants[0].workspace;
+  EXPECT_EQ(explain(graph, plain).at_loss, Bytes(100 + 10 + 20 + 30 + 7 + 9 + 30) + workspace);
+  const std::string json = explanation_json(explain(graph, plain));
+  EXPECT_NE(json.find("\"loss_bytes\": "), std::string::npos) << json;
+  Plan without_loss;
+  without_loss.actions = {run("a")};
+  EXPECT_EQ(explain(two_op_graph(), without_loss).at_loss, std::nullopt);
+}
+
 TEST(Explain, RecomputedOpsCostAllRunsButTheFirst) {
   const Graph graph = lower(example_chain());
   // F0 fast, F1 fast, F0 fast, F1 keep, loss, B1, F0 keep, B0

@@ -2,6 +2,7 @@
 // cost.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,8 @@ struct Explanation {
   std::vector<Holder> holders;         // The largest stands first. Their bytes add up to the peak.
   std::vector<Recomputed> recomputed;  // The op with the most extra time stands first.
   Nanos recomputed_time;
+  // The most bytes of the device while an op of the loss runs there; nothing without such a run.
+  std::optional<Bytes> at_loss = {};
   std::vector<AlternativeUse> alternatives;  // in the order of their kinds
   Baseline baseline;  // nothing where an op of plain training cannot run on the first device
   std::vector<Moved> moved = {};          // The value that the runs wait for longest stands first.

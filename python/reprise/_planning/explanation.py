@@ -84,6 +84,7 @@ class Explanation:
         recomputed_ns: The time of all runs of ops but their first in nanoseconds.
         recomputed: The ops that run more than once, most expensive first.
         alternatives: The uses of alternatives, by kind.
+        loss_bytes: The most bytes while the loss runs, or None for a problem without a loss.
         text: The table for people.
     """
 
@@ -96,6 +97,7 @@ class Explanation:
     recomputed_ns: int
     recomputed: tuple[Recomputed, ...]
     alternatives: tuple[AlternativeUse, ...] = ()
+    loss_bytes: int | None = None
     text: str = ""
 
     def __str__(self) -> str:
