@@ -133,6 +133,15 @@ def test_checkmate_lp(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -
     assert all(1.0 < float(row[4]) < 1.2 for row in rows[1:])
 
 
+def test_colossal_rotor(tmp_path: pathlib.Path) -> None:
+    """Without Colossal-AI, which nothing here installs, the benchmark says so and ends."""
+    if importlib.util.find_spec("colossalai"):
+        pytest.skip("Colossal-AI is installed")
+    program = SOURCE / "bench" / "python" / "colossal_rotor.py"
+    assert "nothing is measured" in output_of(program, ["-o", "t.md"], tmp_path)
+    assert not (tmp_path / "t.md").exists()
+
+
 def output_of(program: pathlib.Path, arguments: list[str], folder: pathlib.Path) -> str:
     import reprise
 
