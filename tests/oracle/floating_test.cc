@@ -192,6 +192,26 @@ TEST(Floating, ALongChainHasAReachThatFits) {
   EXPECT_LT(some, internal::chain::floating_reach(model, false, 20'000));
 }
 
+// A chain that is too long for any move, and a search that has no time, have the plans of `chain` and
+// a bound.
+TEST(Floating, WithoutRoomOrTimeThereAreThePlansOfChain) {
+  std::mt19937_64 random(15);
+  RandomChainOptions options = random_stages(7'000, 1);
+  for (const int stages : {60, 7'000}) {
+    options.min_stages = options.max_stages = stages;
+    options.max_time = 1'000'000;
+    const Chain chain = random_chain(random, options);
+    const PlanResult result = plan(
+        chain, {.budget = "70%", .planner = "floating", .time_limit = Nanos(300'000'000 / stages)});
+    ASSERT_TRUE(result.plan.has_value()) << stages << " stages";
+    EXPECT_LE(result.lower_bound, result.plan->time);
+    EXPECT_LT(result.search.memory, Bytes(int64_t{2} << 30));
+    const PlanResult refused =
+        plan(chain, {.budget = Bytes(1), .planner = "floating", .time_limit = Nanos(50'000'000)});
+    EXPECT_FALSE(refused.plan.has_value()) << stages << " stages";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, FloatingOracle, ::testing::ValuesIn(floating_families()),
                          [](const auto& row) { return std::string(row.param.name); });
 

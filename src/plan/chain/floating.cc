@@ -511,21 +511,23 @@ size_t floating_reach(const ChainModel& model, bool drops, size_t most_pieces) {
   return fits;
 }
 
-void search_floating(const ChainModel& model, const FloatingSearch& search, int64_t memory,
+bool search_floating(const ChainModel& model, const FloatingSearch& search, int64_t memory,
                      ClassResult& outcome, SearchControl& control) {
   const auto [drops, reach, threads, coarse_passes] = search;
   const bool whole = reach >= model.stages;
   Bracket& bracket = outcome.bracket;
+  const bool worth_it = whole || reach > 0;
   if (!bracket.best) {
+    if (!worth_it) return false;
     const PieceTable floors(model, drops, reach, {.grid = kNoCosts}, threads, control);
-    if (!floors.complete()) return;
+    if (!floors.complete()) return false;
     const int64_t floor = floors.root().front().memory;
     Trace plan = floors.trace(std::max(floor, memory));
     if (floor > memory) {
-      if (!whole) return;
+      if (!whole) return false;
       outcome.floor = floor;
       outcome.smallest = std::move(plan.runs);
-      return;
+      return true;
     }
     bracket.best = std::move(plan);
   }
@@ -534,7 +536,7 @@ void search_floating(const ChainModel& model, const FloatingSearch& search, int6
   const bool coarse = coarse_passes == CoarsePasses::kAlways ||
                       (coarse_passes == CoarsePasses::kWhereUseful && model.stages > kOnePass);
   int64_t grid = coarse ? std::max<int64_t>(1, bracket.best->cost / kPassSteps) : 1;
-  for (bool done = false; !done && !bracket.proven(model);
+  for (bool done = !worth_it; !done && !bracket.proven(model);
        grid = std::max<int64_t>(1, grid / kPassFiner)) {
     const PieceTable table(model, drops, reach,
                            {.memory = memory,
@@ -543,7 +545,7 @@ void search_floating(const ChainModel& model, const FloatingSearch& search, int6
                             .bound = &bound},
                            threads, control);
     bracket.memory = std::max(bracket.memory, table.memory());
-    if (!table.complete()) return;
+    if (!table.complete()) return true;
     const int64_t value = cost_at(table.root(), memory);
     if (value != kInfeasible) {
       Trace plan = table.trace(memory);
@@ -554,6 +556,7 @@ void search_floating(const ChainModel& model, const FloatingSearch& search, int6
       bracket.lower = std::max(bracket.lower, std::min(value, bracket.best->cost));
     }
   }
+  return true;
 }
 
 Answer floating_chain(const ChainProblem& problem) {
@@ -578,13 +581,10 @@ Answer floating_chain(const ChainProblem& problem) {
   const char* of_chain = class_name(outcome.schedules);
   if (!outcome.bracket.best && !outcome.infeasible()) return simplest_plan(problem, "floating");
   const size_t reach = floating_reach(model, drops, kMostPieces);
-  const bool infeasible = outcome.infeasible();
   outcome.bracket.exact = false;
-  search_floating(model, {drops, reach, threads}, memory, outcome, control);
+  const bool of_class = search_floating(model, {drops, reach, threads}, memory, outcome, control);
   Answer answer = to_answer(problem, model, outcome);
-  // Without a table of the whole class, a refusal is that of the schedules that `chain` knows.
-  const bool refused_by_chain = infeasible && outcome.infeasible() && reach < model.stages;
-  answer.schedule_class = refused_by_chain ? of_chain : (drops ? kFloatingDropped : kFloating);
+  answer.schedule_class = !of_class ? of_chain : drops ? kFloatingDropped : kFloating;
   return answer;
 }
 

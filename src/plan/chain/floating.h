@@ -22,8 +22,9 @@ struct FloatingSearch {
 size_t floating_reach(const ChainModel& model, bool drops, size_t most_pieces);
 
 // Improves the best plan of the outcome, or finds one, and sets the bound to one of the class. If
-// no plan fits, and the class is searched whole, sets the floor.
-void search_floating(const ChainModel& model, const FloatingSearch& search, int64_t memory,
+// no plan fits, and the class is searched whole, sets the floor. Returns whether the outcome speaks
+// of the class now; otherwise there is no plan, and the outcome is as it was.
+bool search_floating(const ChainModel& model, const FloatingSearch& search, int64_t memory,
                      ClassResult& outcome, common::SearchControl& control);
 
 }  // namespace reprise::internal::chain
