@@ -61,6 +61,7 @@ MEASURES = {
     "online_mode": f"src/runtime/online {NETWORKS}",
     "optimizer_on_disk": FAR,
     "pack": "src/pack data/instances/chains",
+    "planners": f"{GRAPH_MODE} {CHAIN_MODE} {LEVEL_PLANS} src/plan/baselines src/plan/literature src/plan/join",
     "rotor": f"{CHAIN_PLANS} bench/chain_plan/published_solver.cc data/instances/chains",
     "side_by_side": f"{GRAPH_MODE} {COMPILE} {CHAIN_PLANS} src/runtime/chain {NETWORKS}",
     "trainers": f"{FOLLOW_MODE} python/reprise/integrations",

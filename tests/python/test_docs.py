@@ -142,6 +142,16 @@ def test_colossal_rotor(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "t.md").exists()
 
 
+def test_planners(tmp_path: pathlib.Path) -> None:
+    """The benchmark of every planner runs: peaks as predicted, gradients as in plain training."""
+    program = SOURCE / "bench" / "python" / "planners.py"
+    names = ["floating", "dtr", "join", "save_on_cpu"]
+    tables = output_of(program, [*names, "--small", "--repeats", "1"], tmp_path)
+    rows = [line for line in tables.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(names)
+    assert all("| the same |" in row and row.endswith("| equal |") for row in rows)
+
+
 def output_of(program: pathlib.Path, arguments: list[str], folder: pathlib.Path) -> str:
     import reprise
 
