@@ -116,17 +116,19 @@ def test_what_the_program_reads_and_keeps_has_the_planned_bytes() -> None:
     assert twins.followed.planned.plan.peak_bytes <= 0.61 * report.budget_bytes / 0.6
 
 
-def test_another_branch_goes_on_within_the_budget_and_is_planned() -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_another_branch_goes_on_within_the_budget_and_is_planned(autocast: bool) -> None:
     branch = {"on": False}
 
     def make(net: nn.Module) -> Step:
         layers: Any = net
 
         def step(x: Any) -> Any:
-            hidden = layers[:12](x)
-            if branch["on"]:
-                hidden = 2 * torch.tanh(hidden)
-            loss = layers[12:](hidden).square().mean()
+            with torch.autocast("cpu", enabled=autocast):
+                hidden = layers[:12](x)
+                if branch["on"]:
+                    hidden = 2 * torch.tanh(hidden)
+                loss = layers[12:](hidden).square().mean()
             loss.backward()
             return loss.detach()
 

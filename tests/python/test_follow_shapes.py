@@ -118,6 +118,16 @@ def test_inputs_that_fit_need_no_plan_and_no_recording() -> None:
     assert twins.call(9, 512).left == 1 + 1 + 5
 
 
+def test_shapes_that_take_turns_keep_the_places_of_their_blocks() -> None:
+    twins = Twins()
+    twins.followed.plan(budget=twins.budget(512, 70), time_limit=1)
+    for call, rows in enumerate([512, 512, 512, 480, 480, 480]):
+        twins.call(call, rows)
+    for call, rows in enumerate([512, 480, 512, 480]):
+        report = twins.call(call, rows)
+        assert report.served > 0 and report.fallbacks == 0
+
+
 def test_bits_and_budget_hold_for_lengths_in_any_order() -> None:
     draw = random.Random(1)
     sizes = [draw.randrange(64, 640, 16) for _ in range(12)]
@@ -202,13 +212,13 @@ def test_a_plan_is_not_made_beside_gradients_that_are_gone() -> None:
     assert reports[-1].plans == 1
 
 
-def test_a_way_that_cannot_be_measured_beside_gradients_runs_without_a_plan() -> None:
+def test_a_way_that_cannot_be_measured_beside_gradients_is_measured_before_the_next_call() -> None:
     step = _WithMask()
     for _ in range(3):
         step.call()
     left = [step.call(is_other=True).left for _ in range(4)]
-    assert left == [2, 3, 4, 5]
-    assert step.call().left == 5
+    assert left == [2, 3, 3, 3]
+    assert step.call().left == 3
 
 
 def test_what_only_online_mode_holds_is_not_kept_by_the_step() -> None:

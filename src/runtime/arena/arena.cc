@@ -62,6 +62,12 @@ void StepArena::begin_run() {
   if (!recorded_) blocks_.clear();
 }
 
+bool StepArena::rest() {
+  if (!device_.is_cpu() || !memory_ || holds_blocks()) return false;
+  memory_.reset();
+  return pending_ = true;
+}
+
 void StepArena::end_run() {
   running_ = false;
   if (!recorded_) {

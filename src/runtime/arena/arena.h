@@ -72,6 +72,9 @@ class StepArena final : public BlockSource {
   // Makes a block live again without a run, where a device graph has written it. Returns its address.
   void* revive(size_t block);
   int64_t bytes_of(size_t block) const { return blocks_[block].bytes.count(); }
+  // Gives the memory back until the next run, and keeps the places. Returns false if it cannot:
+  // blocks are still held, nothing was placed, or the arena lies on another device than the CPU.
+  bool rest();
 
   void* take(int64_t bytes) override;
   void give_back(void* data, int64_t bytes) override;
@@ -85,7 +88,7 @@ class StepArena final : public BlockSource {
   const c10::Device device_;
   const Bytes scratch_bytes_;
   std::unique_ptr<DeviceScratch> scratch_;  // of the recorded run
-  bool pending_ = false;       // The memory is taken when the scratch is empty: at the next run.
+  bool pending_ = false;       // The memory is taken at the next run, when the scratch is empty.
   std::vector<Block> blocks_;  // in the order of allocation; times count allocations and frees
   PagedPacking places_;
   std::unique_ptr<ArenaMemory> memory_;

@@ -45,6 +45,11 @@ void StepMemory::renew(bool wanted, c10::Device device, Bytes scratch) {
   renewals_ = 0;
 }
 
+void StepMemory::rest() {
+  evacuate();
+  if (arena_ && !arena_->rest()) arena_.reset();
+}
+
 void StepMemory::evacuate() {
   for (const auto& weak : handed_out_) {
     const auto storage = weak.lock();

@@ -21,6 +21,11 @@ class StepMemory {
   // On a device other than the CPU, the run that is recorded gets `scratch` bytes in one block.
   void renew(bool wanted, c10::Device device, Bytes scratch);
 
+  // Takes no memory until the next run, and keeps the places if it can.
+  void rest();
+  // Says whether an arena serves or records runs.
+  bool has_arena() const { return arena_ != nullptr; }
+
   // Moves the blocks that the caller still holds of the last run to the heap, so that their places
   // are free.
   void evacuate();

@@ -154,6 +154,7 @@ FollowedRun::FollowedRun(StepState& state, PlanRun& run, const Tensors& inputs,
       random_(random),
       limit_(limit),
       level_(state.level_without(inputs)),
+      here_(inputs, state.options),
       calls_(calls_of(state.outcome())) {
   state_.captured().replay.use({});
 }
@@ -322,7 +323,6 @@ bool FollowedRun::use(size_t external, const at::Tensor& tensor, int64_t later) 
 
 const Recording* FollowedRun::other(size_t calls, size_t left_out) {
   tried_.insert(state_.outcome().number);
-  const step::Circumstances here(inputs_, state_.options);
   const Changes changes = state_.captured().replay.changes();
   const auto fits_budget = [&](const Outcome& outcome) {
     const Bytes more = level_ - outcome.placed.graph.fixed;
@@ -334,7 +334,7 @@ const Recording* FollowedRun::other(size_t calls, size_t left_out) {
     const auto is_same = [&](size_t e) {
       return changes.externals.contains(e) || is_same_memory(now.externals[e], next.externals[e]);
     };
-    return begin_alike(now, next, calls, left_out, is_same) && outcome.difference(here).empty() &&
+    return begin_alike(now, next, calls, left_out, is_same) && outcome.difference(here_).empty() &&
            can_use(outcome, changes);
   };
   const auto& all = state_.outcomes.all();
@@ -342,8 +342,9 @@ const Recording* FollowedRun::other(size_t calls, size_t left_out) {
   if (found == all.end()) return nullptr;
   take_back();
   state_.captured().replay.use({});
+  state_.put_memory_aside();
   state_.outcomes.bring(found->number);
-  state_.renew_memory();
+  state_.take_memory_up();
   state_.outcome().drift = level_ - state_.graph().fixed;
   state_.captured().effects.save(inputs_);
   state_.captured().replay.use(changes);

@@ -139,9 +139,9 @@ bool StepState::bring_fitting(const Circumstances& here) {
                                  [&](const Outcome& one) { return one.difference(here).empty(); });
   if (fits == all.end()) return false;
   if (fits != all.begin()) {
-    memory.evacuate();
+    put_memory_aside();
     outcomes.bring(fits->number);
-    renew_memory();
+    take_memory_up();
   }
   return true;
 }
@@ -348,7 +348,8 @@ void StepState::note_learned(LearnedStep learned, const Circumstances& here,
   std::erase_if(waiting, [&](const Learned& one) { return one.here.difference(here).empty(); });
   if (waiting.size() >= static_cast<size_t>(options.outcomes)) waiting.erase(waiting.begin());
   Learned next{std::move(learned), here, report.last_difference};
-  if (needs_inputs) return make_learned(std::move(next), inputs);
+  // The gradients of this run may leave no room to measure it beside them.
+  if (needs_inputs && make_learned(next, inputs)) return;
   waiting.push_back(std::move(next));
 }
 
@@ -362,13 +363,16 @@ void StepState::make_waiting(const Circumstances& here, const Tensors& inputs) {
   if (!can_be_measured(waits->learned.recording, inputs) && waits->put_off++ < kMostPutOff) return;
   Learned next = std::move(*waits);
   learning.waiting.erase(waits);
-  make_learned(std::move(next), inputs);
+  const uint64_t print = step::print_of(next.learned.recording);
+  if (make_learned(std::move(next), inputs)) return;
+  learning.seen[print] = -kLongestPause;
+  learning.pause = kLongestPause;
 }
 
-void StepState::make_learned(Learned next, const Tensors& inputs) {
+// Returns false if the budget leaves no room for the measurement.
+bool StepState::make_learned(Learned next, const Tensors& inputs) {
   const bool first = outcomes.empty();
-  memory.evacuate();
-  if (!first) renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
+  if (!first) put_memory_aside();
   const auto& all = outcomes.all();
   const uint64_t print = step::print_of(next.learned.recording);
   const bool same_inputs = std::any_of(all.begin(), all.end(), [&](const Outcome& one) {
@@ -406,12 +410,13 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
     // Bindings throw exceptions of their own for a request that is refused.
     const bool refused = failed_requests(device) != failures;
     if (!refused && dynamic_cast<const Error*>(&error) == nullptr) throw;
-    learning.seen[print] = -kLongestPause;
     report.last_difference = error.what();
+    if (!first) take_memory_up();
+    if (refused || dynamic_cast<const BudgetError*>(&error) != nullptr) return false;
+    learning.seen[print] = -kLongestPause;
     // Masks of other inputs select other numbers of elements.
     if (dynamic_cast<const ReadMiss*>(&error) == nullptr) learning.pause = kLongestPause;
-    if (!first) renew_memory();
-    return;
+    return true;
   }
   if (device_of(inputs).is_cpu()) device::give_back_idle_pages();
   outcomes.add(std::move(made), options.outcomes, /*beside=*/true);
@@ -423,6 +428,7 @@ void StepState::make_learned(Learned next, const Tensors& inputs) {
   outcome().placed = place(placement, Bytes(0));
   use_captured_homes();
   outcome().placed.graph.fixed = level_without(inputs);
+  return true;
 }
 
 // Runs the function as plain training does, within the budget.

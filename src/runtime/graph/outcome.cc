@@ -54,6 +54,7 @@ void Outcomes::drop_other_plans() {
     all_[o].plan.reset();
     all_[o].program.reset();
     all_[o].placements = 0;
+    all_[o].memory = {};
   }
 }
 

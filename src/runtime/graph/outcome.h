@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reprise/run/interpreter.h"
+#include "runtime/arena/step_memory.h"
 #include "runtime/graph/captured.h"
 #include "runtime/graph/placed_step.h"
 #include "runtime/graph/step_search.h"
@@ -39,6 +40,7 @@ struct Outcome {
   int placements = 0;    // number of attempts to place since the user asked for the plan
   // If true, the last attempt failed, and the next run begins with another plan.
   bool crowded = false;
+  arena::StepMemory memory = {};  // of the plan in force, while another outcome is in front
 
   // Says in words what has changed since the capture. The text is empty if nothing has.
   std::string difference(const step::Circumstances& now) const;

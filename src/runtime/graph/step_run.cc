@@ -128,8 +128,10 @@ std::optional<Tensors> StepState::run_captured(const Tensors& inputs) {
     }
     tried.insert(outcome().number);
     missed = difference_of(outcome().reads.at(miss->read()), miss->found());
-    if (!outcomes.bring(*miss, here, tried)) break;
-    renew_memory();
+    put_memory_aside();
+    const bool goes_on = outcomes.bring(*miss, here, tried);
+    take_memory_up();
+    if (!goes_on) break;
   }
   if (options.on_miss == OnMiss::kRefuse) {
     throw StepMiss(missed +

@@ -139,12 +139,17 @@ void StepState::capture(const Tensors& sample, const std::string& why) {
 }
 
 void StepState::capture_outcome(const Tensors& inputs) {
-  memory.evacuate();
-  renew_memory(/*wanted=*/false);  // Two outcomes never hold an arena at the same time.
-  outcomes.add(note_capture(inputs, options.follow
-                                        ? "the step does something else: " + report.last_difference
-                                        : "the step reads other numbers out of tensors"),
-               options.outcomes, /*beside=*/options.follow);
+  put_memory_aside();
+  const char* const why = "the step reads other numbers out of tensors";
+  Outcome made;
+  try {
+    made = note_capture(
+        inputs, options.follow ? "the step does something else: " + report.last_difference : why);
+  } catch (...) {
+    take_memory_up();
+    throw;
+  }
+  outcomes.add(std::move(made), options.outcomes, /*beside=*/options.follow);
   renew_memory();
   captured().sample_bytes = storage_bytes(inputs);
   outcome().placed = place(placement, Bytes(0));
@@ -155,7 +160,7 @@ void StepState::capture_outcome(const Tensors& inputs) {
 void StepState::drop_outcome() {
   memory.evacuate();
   outcomes.drop_front();
-  renew_memory();
+  take_memory_up();
 }
 
 // Returns the bytes that are live besides the step's inputs as the graph knows them. An input may
@@ -220,6 +225,17 @@ void StepState::renew_memory(bool wanted) {
     scratch = Bytes(bytes - bytes % device::granule(recording().device));
   }
   memory.renew(wanted, recording().device, scratch);
+}
+
+void StepState::put_memory_aside() {
+  graphed.reset();
+  memory.rest();
+  outcome().memory = std::exchange(memory, {});
+}
+
+void StepState::take_memory_up() {
+  memory = std::exchange(outcome().memory, {});
+  if (!memory.has_arena()) renew_memory();
 }
 
 // Takes the plan of another outcome for the outcome in front, as steps of other shapes have it. The plan

@@ -102,6 +102,11 @@ struct StepState : session::Session {
   }
   void renew_memory(bool wanted);
   void renew_memory() { renew_memory(arena(plan_options)); }
+  // Lets the memory of the outcome in front rest, because another one comes. Two outcomes never hold
+  // an arena at the same time.
+  void put_memory_aside();
+  // Takes up the memory of the outcome that is in front now, or begins anew.
+  void take_memory_up();
 
   // Capture the step for these inputs: as the only outcome, and as one more.
   void capture(const Tensors& sample, const std::string& why);
@@ -189,7 +194,7 @@ struct StepState : session::Session {
                             step::GradientsAside& gradients);
   Tensors learn(const Tensors& inputs, const step::Circumstances& here);
   void note_learned(LearnedStep learned, const step::Circumstances& here, const Tensors& inputs);
-  void make_learned(Learned next, const Tensors& inputs);
+  bool make_learned(Learned next, const Tensors& inputs);
   Tensors run_as_it_is(const Tensors& inputs, const std::string& why);
   // Returns the options of a capture within the budget that is known by now, where online mode works.
   CaptureOptions within_budget(c10::Device device) const;
