@@ -152,6 +152,34 @@ def test_as_a_decorator() -> None:
     assert "measured_peak" in online._repr_html_()
 
 
+def test_inputs_of_residual_blocks_are_made_before_the_blocks() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            norm = nn.BatchNorm1d(48, track_running_stats=False)
+            self.body = nn.Sequential(nn.Linear(48, 48), norm, nn.ReLU(), nn.Linear(48, 48))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.body(x) + x)
+
+    net, x = nn.Sequential(*(Block() for _ in range(8))), torch.randn(1024, 48)
+
+    def step() -> list[bytes]:
+        net.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        return [t.detach().numpy().tobytes() for t in [loss, *(p.grad for p in net.parameters())]]
+
+    expected = step()
+    net.zero_grad()
+    # Plain training takes 28 times the bytes of x. With the block first, 7 times were needed.
+    online = reprise.online(budget=reprise.live_bytes() + 13 * x.nbytes // 2, plan_after=0)
+    with online:
+        found = step()
+    assert found == expected
+    assert online.report().reruns > 0
+
+
 def test_a_budget_too_small_is_a_budget_error_and_nothing_has_changed() -> None:
     model = Recursive()
     (x, y), *_ = batches(1)

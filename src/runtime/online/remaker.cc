@@ -53,9 +53,10 @@ class PinnedReads {
   const RecordedCall& call_;
 };
 
-// While values are made, at most so many operands of waiting calls are evicted. The calls that made them
-// run again each time, and they would do so for ever where two operands cannot be there at once.
-constexpr int64_t kMostTaken = 16;
+// While values are made, at most so many operands of waiting calls are evicted. The calls that made
+// them run again each time, and they would do so for ever where two operands cannot be there at once.
+// Behind the first number, calls make their operands in the order of the step.
+constexpr int64_t kMostInOrderOfArguments = 16, kMostTaken = 256;
 
 c10::Storage copy_of(const c10::Storage& storage) {
   View bytes;
@@ -69,18 +70,25 @@ c10::Storage copy_of(const c10::Storage& storage) {
 
 // A Frame waits for its operands. It is a call that makes a value, or the caller. The caller wants all
 // operands. A call wants those before the first one that is missing.
+//
+// Operands stand in the order of the arguments. Where they do not fit so, they stand in the order of the
+// step for the rest of it, and a call wants all that are there. A later operand may be made from an
+// earlier one: the sum of a residual block reads its input and what the block makes of it. If the
+// later one comes first, the input is made twice, with all blocks before it.
 struct Remaker::Frame {
   const Value* makes = nullptr;  // null: these are the values that the caller asks for
   CallPtr call = nullptr;
-  std::span<const ValuePtr> values = {};
-  size_t wanted = 0;  // operands, from the first one on
+  std::vector<Value*> operands;
+  std::vector<Value*> wanted = {};  // some of the operands
 
-  size_t size() const { return call ? call->operands.size() : values.size(); }
-  // Returns an operand, or null where no bytes are read.
-  Value* operand(size_t i) const {
-    if (!call) return values[i].get();
-    const Operand& operand = call->operands[i];
-    return operand.shape_only ? nullptr : operand.value.get();
+  void put_in_order() {
+    std::sort(operands.begin(), operands.end(),
+              [](const Value* a, const Value* b) { return a->serial < b->serial; });
+  }
+  void want(std::vector<Value*> values) {
+    for (Value* const value : wanted) --value->wanted;
+    wanted = std::move(values);
+    for (Value* const value : wanted) ++value->wanted;
   }
 };
 
@@ -102,25 +110,25 @@ class Remaker::Frames {
   const std::vector<Frame>& all() const { return all_; }
   Frame& top() { return all_.back(); }
   void push(std::span<const ValuePtr> values) {
-    all_.push_back({.values = values});
-    want(all_.back(), values.size());
+    Frame& frame = all_.emplace_back();
+    for (const ValuePtr& value : values) frame.operands.push_back(value.get());
+    if (remaker_.in_order_) frame.put_in_order();
+    frame.want(frame.operands);
   }
   void push(const Value& value) {
     if (!value.maker) throw InternalError("a value is gone that cannot be made again");
-    all_.push_back({.makes = &value, .call = value.maker});
+    Frame& frame = all_.emplace_back(&value, value.maker);
+    for_each_read(*value.maker, [&](Value& operand) { frame.operands.push_back(&operand); });
+    if (remaker_.in_order_) frame.put_in_order();
   }
   void pop() {
-    want(all_.back(), 0);
+    all_.back().want({});
     all_.pop_back();
   }
-  // A frame wants so many operands from now on.
-  static void want(Frame& frame, size_t count) {
-    for (; frame.wanted > count; --frame.wanted) {
-      if (Value* const value = frame.operand(frame.wanted - 1)) --value->wanted;
-    }
-    for (; frame.wanted < count; ++frame.wanted) {
-      if (Value* const value = frame.operand(frame.wanted)) ++value->wanted;
-    }
+  // From now on operands stand in the order of the step.
+  void put_in_order() {
+    remaker_.in_order_ = true;
+    for (Frame& frame : all_) frame.put_in_order();
   }
 
  private:
@@ -130,15 +138,15 @@ class Remaker::Frames {
 
 // Returns the first operand that is missing, or null. It looks at all of them, because some that were
 // there may have been evicted.
-const Value* Remaker::missing(Frame& frame) {
-  size_t i = 0;
-  const Value* value = nullptr;
-  for (; i < frame.size(); ++i) {
-    value = frame.operand(i);
-    if (value != nullptr && !value->present()) break;
+const Value* Remaker::missing(Frame& frame) const {
+  const auto is_missing = [](const Value* value) { return !value->present(); };
+  const auto first = std::find_if(frame.operands.begin(), frame.operands.end(), is_missing);
+  if (frame.call) {
+    std::vector<Value*> there(frame.operands.begin(), in_order_ ? frame.operands.end() : first);
+    std::erase_if(there, is_missing);
+    frame.want(std::move(there));
   }
-  if (frame.call) Frames::want(frame, i);
-  return i == frame.size() ? nullptr : value;
+  return first == frame.operands.end() ? nullptr : *first;
 }
 
 void Remaker::make_all(std::span<const ValuePtr> values) {
@@ -164,6 +172,7 @@ void Remaker::make_all(std::span<const ValuePtr> values) {
 
 Value* Remaker::take_from_waiting(int64_t smallest) {
   if (frames_ == nullptr || taken_ == kMostTaken) return nullptr;
+  if (taken_ == kMostInOrderOfArguments) frames_->put_in_order();
   const auto may_go = [&](const Value& value) {
     return value.present() && value.pins == 0 && value.can_be_made() && !value.stays &&
            value.bytes >= smallest;
@@ -171,9 +180,8 @@ Value* Remaker::take_from_waiting(int64_t smallest) {
   // A call that stands behind may need the value, too, and sooner.
   for (const bool shared : {false, true}) {
     for (const Frame& frame : frames_->all()) {
-      for (size_t i = 0; i < frame.wanted; ++i) {
-        Value* const value = frame.operand(i);
-        if (value == nullptr || !may_go(*value) || (value->wanted > 1 && !shared)) continue;
+      for (Value* const value : frame.wanted) {
+        if (!may_go(*value) || (value->wanted > 1 && !shared)) continue;
         ++taken_;
         return value;
       }

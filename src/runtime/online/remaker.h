@@ -44,7 +44,7 @@ class Remaker {
   struct Frame;
   class Frames;
 
-  static const Value* missing(Frame& frame);
+  const Value* missing(Frame& frame) const;
   void run(const CallPtr& call);
   std::vector<c10::Storage> memory_for(const RecordedCall& call);
   c10::Storage own_memory(const ValuePtr& value, c10::Storage storage);
@@ -61,6 +61,7 @@ class Remaker {
   double measured_ = 0;
   Frames* frames_ = nullptr;  // while values are made
   int64_t taken_ = 0;         // from waiting calls, while values are made
+  bool in_order_ = false;     // Operands are made in the order of the step.
 };
 
 }  // namespace reprise::runtime::internal::online
