@@ -192,8 +192,8 @@ TEST(Floating, ALongChainHasAReachThatFits) {
   EXPECT_LT(some, internal::chain::floating_reach(model, false, 20'000));
 }
 
-// A chain that is too long for any move, and a search that has no time, have the plans of `chain` and
-// a bound.
+// A chain that is too long for any move, and a search that has no time, have the plans of `chain`
+// and a bound.
 TEST(Floating, WithoutRoomOrTimeThereAreThePlansOfChain) {
   std::mt19937_64 random(15);
   RandomChainOptions options = random_stages(7'000, 1);

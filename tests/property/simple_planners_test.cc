@@ -75,8 +75,8 @@ TEST(Revolve, SchedulesHoldNoMoreThanTheirSlots) {
   }
 }
 
-// A kept stage does not run again in its segment, so there are fewer runs of the same splits. A slot
-// holds the input, the two saved bytes and the output of a stage.
+// A kept stage does not run again in its segment, so there are fewer runs of the same splits. A
+// slot holds the input, the two saved bytes and the output of a stage.
 TEST(Revolve, HistoriesRunLessAndHoldNoMoreThanTheirSlots) {
   using internal::baselines::Held;
   const Chain chain = unit_chain(30, std::vector<int64_t>(30, 3));

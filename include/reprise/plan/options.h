@@ -20,8 +20,8 @@ struct PlanOptions {
   // The schedule class to search and to prove, for planners that have several. An empty text stands
   // for the largest class that the time limit allows.
   std::string schedule_class{};
-  // The number of slots that the planner `chain_slots` divides the memory into, as far as its tables
-  // may be so large. 0: the planner chooses.
+  // The number of slots that the planner `chain_slots` divides the memory into, or fewer if its
+  // tables would be too large. 0: the planner chooses.
   int slots = 0;
   Nanos time_limit{10'000'000'000};       // limit on the search
   int threads = 0;                        // 0: as many as the machine has

@@ -1,6 +1,6 @@
-// Finds the smallest peak with which every value is made again at most once: Ding-Yong Hong, Tzu-Hsien
-// Tsai, Ning Wang, Pangfeng Liu, Jan-Jan Wu, "GPU Memory Usage Optimization for Backward Propagation
-// in Deep Network Training", arXiv 2502.12499, 2025.
+// Finds the smallest peak with which every value is made again at most once: Ding-Yong Hong,
+// Tzu-Hsien Tsai, Ning Wang, Pangfeng Liu, Jan-Jan Wu, "GPU Memory Usage Optimization for Backward
+// Propagation in Deep Network Training", arXiv 2502.12499, 2025.
 //
 // A set of checkpoints cuts the chain into segments, which run as segments.h says. periodic.cc
 // tries some of these sets. This planner finds the best of all of them: the one with the smallest

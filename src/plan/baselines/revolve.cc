@@ -16,8 +16,8 @@
 //
 // There are two families. Both have the same splits:
 // - class `inputs-only`: a slot holds the input of the first stage of its segment;
-// - class `histories`: it holds all that the backward of this stage needs, and the stage's output, from
-//   which later sweeps start. So this stage runs once more at most. This is rotor's
+// - class `histories`: it holds all that the backward of this stage needs, and the stage's output,
+//   from which later sweeps start. So the stage runs once in this segment. This is rotor's
 //   compute_homogeneous_sequence(useXbar = True): O. Beaumont et al., arXiv 1911.13214.
 // Without a class, the best schedule of both is the answer. All of them are persistent.
 //

@@ -1,5 +1,5 @@
-// This planner lets checkpoints float: an activation that is stored for later re-runs may be given up
-// for another one, before all stages behind it have run backward.
+// This planner lets checkpoints float: an activation that is stored for later re-runs may be given
+// up for another one, before all stages behind it have run backward.
 //
 // The founding paper's program offers such schedules as "floating": O. Beaumont, L. Eyraud-Dubois,
 // J. Herrmann, A. Joly, A. Shilova, "Optimal checkpointing for heterogeneous chains: how to train
@@ -21,30 +21,34 @@
 // G(s,t,l,m) = the least S(s,k) + R(k, t, l, m - x_k, 0) for s < k <= t, if the sweep from x_s to
 //                x_k fits into m
 // Checkpoint   G(s,t',l,m) + R(s, t, t'-1, m - W(t',l), p) for t < t' <= l
-// Move         S(s,k) + R(k, t, l, m - x_k + x_s, 0) for s < k <= t: x_s is freed as soon as F_s has
-//                run, so the sweep has x_s more behind F_s
+// Move         S(s,k) + R(k, t, l, m - x_k + x_s, 0) for s < k <= t: x_s is freed as soon as F_s
+//                has run, so the sweep has x_s more behind F_s
 // Drop         as in chain.cc, for a stage k with t <= k < l and s < k: R(s, t, k, ..) for D
 //
-// With t' = k and s = t these are the branches of chain.cc. So the class contains its schedules, and
-// no answer is worse than that of the planner `chain`, which comes first. rotor's choice (s',r,t') is
-// the move from s to r and then G(r,t',l) over s'. As G is found once for all t, a curve takes O(L^4)
-// sums of step functions, where rotor's table takes O(L^6) additions for each slot. rotor moves to
-// activations that are as large or larger alone, and gives back the input of a kept stage; its tests
-// are those of its persistent solver. Here every test is exact.
+// With t' = k and s = t these are the branches of chain.cc. So the class contains its schedules,
+// and no answer is worse than that of the planner `chain`, which comes first. rotor's choice
+// (s',r,t') is the move from s to r and then G(r,t',l) over s'. As G is found once for all t, a
+// curve takes O(L^4) sums of step functions, where rotor's table takes O(L^6) additions for each
+// slot. rotor moves only to activations that are as large or larger, and tests each choice with a
+// sweep over the whole segment. Here every test is exact.
 //
-// The bound at the loss (chain/bound.h) holds for this class: its proof uses of persistent schedules
-// alone that what a kept stage reads stays with it. Around a piece it holds without the sweeps from
-// x_s to x_t, which the piece itself may do.
+// The bound at the loss (chain/bound.h) holds for this class. Its proof uses one property of
+// persistent schedules: what a kept stage reads stays with it. Around a piece, the bound holds
+// without the sweeps from x_s to x_t, which the piece itself may do (docs/planners/floating.md).
+//
+// Complexity: O(L^4) sums of step functions for a curve, O(L^3) of them in memory. For one budget,
+// the pieces and steps that no plan faster than the best known one has are left out. Costs are
+// rounded down to ever finer grids, as in chain/search.h.
 //
 // Long chains: with more than kMostPieces pieces, t - s has a limit, so that the number of pieces
 // fits. The answer is then a plan of the class, and its lower bound is the one at the loss.
 //
-// Does not handle: an activation that is stored twice without a sweep from an earlier one; dropping
-// the output of a kept stage.
+// Does not handle: giving up an activation at another moment than the start of a run from it;
+// dropping the output of a kept stage.
 //
 // Tests: oracle/floating_test.cc: equal to the best of all floating schedules of small chains at
-// every budget; never below the best of all schedules; never above `chain`, with and without a limit
-// on t - s. property/planner_property_test.cc has the tests of every planner.
+// every budget; never below the best of all schedules; never above `chain`, with and without a
+// limit on t - s. property/planner_property_test.cc has the tests of every planner.
 #include "plan/chain/floating.h"
 
 #include <fmt/format.h>
@@ -214,7 +218,7 @@ void PieceTable::for_each_keep(const Piece& piece, const Visit& visit) const {
   }
 }
 
-// Lists the ways to go on to `goal` from x_first, which stays: sweeps to x_k, for k from `begin` on.
+// Lists the ways to go on to `goal` from x_first, which stays: sweeps to x_k, k from `begin` on.
 template <class Visit>
 void PieceTable::for_each_onward(const Piece& piece, size_t begin, int64_t most,
                                  const Visit& visit) const {

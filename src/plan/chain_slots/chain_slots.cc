@@ -108,8 +108,8 @@ int64_t enough_memory(const ChainModel& model) {
   return need[true];
 }
 
-// The number depends on the problem, the wanted number and the time limit, and never on the machine.
-// So equal questions have equal answers.
+// The number depends on the problem, the wanted number and the time limit, and never on the
+// machine. So equal questions have equal answers.
 int64_t choose_slots(const ChainCells& cells, int64_t asked, int64_t time_limit) {
   double additions = 0;  // for one slot of one table
   for (const Cell& cell : cells.order()) additions += cell.last - cell.first + 1;
