@@ -41,19 +41,30 @@ class Run(NamedTuple):
 
 
 class Clock:
-    """Measures steps. `begin()` and `end()` are called around each."""
+    """Measures steps. `begin()` and `end()` are called around each.
+
+    The steps of loops that are compared take turns, so that what else the machine does slows both.
+    """
+
+    turn: Any = None  # a lock that the processes of a comparison share
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.peaks: list[int] = []
 
     def begin(self) -> None:
+        Clock.turn.acquire()
         reprise.reset_peak()
         self._begun = time.perf_counter()
 
     def end(self) -> None:
         self.seconds.append(time.perf_counter() - self._begun)
         self.peaks.append(reprise.peak_bytes())
+        Clock.turn.release()
+
+
+def take_turns(turn: Any) -> None:
+    Clock.turn = turn
 
 
 class Sizes(NamedTuple):
@@ -254,11 +265,17 @@ def train(name: str, sizes: Sizes, steps: int, budget: int | None) -> Run:
     return LOOPS[name](name, sizes, steps, budget)
 
 
-def apart(*arguments: Any) -> Run:
-    """Trains in a process of its own, because libraries keep models of earlier loops."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found: Run = pool.apply(train, arguments)
-        return found
+def apart(*runs: tuple[Any, ...]) -> list[Run]:
+    """Trains each in a process of its own, because libraries keep models of earlier loops."""
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(len(runs), initializer=take_turns, initargs=(spawn.Lock(),)) as pool:
+        made = [pool.apply_async(train, run) for run in runs]
+        while not all(one.ready() for one in made):
+            for one in made:
+                if one.ready():
+                    one.get()  # It raises what the loop has raised. The other one would wait.
+            time.sleep(0.5)
+        return [one.get() for one in made]
 
 
 def compare(name: str, small: bool, steps: int, say: Callable[[str], None]) -> None:
@@ -266,19 +283,21 @@ def compare(name: str, small: bool, steps: int, say: Callable[[str], None]) -> N
     if not small and name in ("sft", "dpo", "grpo"):
         # A buffer of TRL's head has 16,384 columns, whatever the vocabulary.
         sizes = Sizes(8, 256, 192, 8 if name == "sft" else 4)
-    plain = apart(name, sizes, steps, None)
-    peak = max(plain.peaks)
-    budget = peak if small else plain.parameters + (peak - plain.parameters) // 2
-    ours = apart(name, sizes, steps, budget)
+    (before,) = apart((name, sizes, min(FIRST, steps), None))
+    peak = max(before.peaks)
+    budget = peak if small else before.parameters + (peak - before.parameters) // 2
+    plain, ours = apart((name, sizes, steps, None), (name, sizes, steps, budget))
     settled = slice(min(SETTLED, steps - 1), None)
-    before, now = (statistics.median(run.seconds[settled]) for run in (plain, ours))
+    seconds = statistics.median(plain.seconds[settled])
+    pairs = zip(ours.seconds[settled], plain.seconds[settled], strict=True)
+    later = statistics.median(now / then for now, then in pairs)
     first = [sum(run.seconds[:FIRST]) for run in (plain, ours)]
     over = max(ours.peaks) - budget
     row = [
-        name, f"{peak / 1e6:.0f} MB, {before * 1e3:.0f} ms", f"{budget / peak:.2f}",
+        name, f"{peak / 1e6:.0f} MB, {seconds * 1e3:.0f} ms", f"{budget / peak:.2f}",
         "equal" if ours.left == plain.left else "**differ**",
         "held" if over <= 0 else f"**{over / 1e6:.1f} MB over**",
-        f"{first[1] / first[0]:.2f} ({first[0]:.1f} s, {first[1]:.1f} s)", f"{now / before:.2f}",
+        f"{first[1] / first[0]:.2f} ({first[0]:.1f} s, {first[1]:.1f} s)", f"{later:.2f}",
     ]  # fmt: skip
     say(f"| {' | '.join(row)} |")
 
@@ -290,7 +309,8 @@ Settings are the libraries' defaults, but TRL's gradient checkpointing is off in
 The budget is half of the memory above the parameters, as a share of plain training's
 peak. Parameters and all logs are compared with those of the plain loop. The first steps
 are {FIRST}, together, over the plain loop's; both times are in brackets. The last column
-is the median time of the steps behind step {SETTLED}, over that of the plain loop."""
+is the median of the steps behind step {SETTLED}, each over the same step of the plain loop.
+Both loops run at the same time, and their steps take turns."""
 
 
 def main() -> None:
