@@ -76,7 +76,8 @@ class Reader {
     for (size_t a = 0; a < arguments_.size(); ++a) {
       ArgumentFacts facts = call_.facts.arguments.at(a);
       if (call_.facts.depends_on_constants) {
-        facts.shape_only = step::reads_shape_only(call_.facts.op, constants, a);
+        facts.shape_only =
+            call_.device.is_cpu() && step::reads_shape_only(call_.facts.op, constants, a);
         facts.written = facts.written && (!is_undeclared(a) ||
                                           step::is_known_to_write(call_.facts.op, constants, a));
       }

@@ -61,7 +61,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle, c10::Device devi
     const auto* alias = schema.arguments()[a].alias_info();
     const bool declared = alias != nullptr && alias->isWrite() && !looks_in_place;
     arguments.push_back({.written = declared || step::is_known_to_write(op, unknown, a),
-                         .shape_only = step::reads_shape_only(op, unknown, a)});
+                         .shape_only = device.is_cpu() && step::reads_shape_only(op, unknown, a)});
   }
   depends_on_constants = step::depends_on_constants(op);
   results = schema.returns().size();

@@ -12,7 +12,7 @@ namespace reprise::runtime::internal::online {
 
 struct ArgumentFacts {
   bool written = false;
-  bool shape_only = false;  // the operator asks for the shape and never reads the bytes
+  bool shape_only = false;  // its kernel for the CPU asks for the shape and never reads the bytes
 };
 
 struct OperatorFacts {

@@ -94,7 +94,6 @@ void check_options(const OnlineOptions& options, const char* whose) {
 
 Session::Session(const OnlineOptions& options, const Heuristic& heuristic, bool undoes)
     : device_(options.device),
-      dated_(device_),
       scorer_(heuristic),
       values_(&Session::on_touch),
       remaker_(values_, scorer_, clock_, device_),

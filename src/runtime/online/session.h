@@ -11,7 +11,6 @@
 
 #include "reprise/runtime/online.h"
 #include "runtime/device/compat.h"
-#include "runtime/device/dated_blocks.h"
 #include "runtime/device/limit_scope.h"
 #include "runtime/device/one_thread.h"
 #include "runtime/device/room.h"
@@ -120,7 +119,6 @@ class Session final : public device::RoomMaker {
   uint64_t events_ = 0;
 
   const c10::Device device_;
-  const device::DatedScope dated_;
   std::optional<Undo> undo_;
   Clock clock_;
   Scorer scorer_;

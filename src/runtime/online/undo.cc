@@ -2,23 +2,19 @@
 
 #include "reprise/runtime/allocator.h"
 #include "runtime/device/backward_queue.h"
-#include "runtime/device/dated_blocks.h"
 #include "runtime/step/storage_bytes.h"
 
 namespace reprise::runtime::internal::online {
 
 Undo::Undo(c10::Device device)
-    : device_(device),
-      last_block_(device::block_serial(device)),
-      last_host_block_(cpu_allocation_serial()),
-      random_(device) {}
+    : last_host_block_(cpu_allocation_serial()), random_(device) {}
 
 // Memory that the step made by code that calls no operator looks as if it came from outside, too.
 bool Undo::is_from_before(const at::Tensor& tensor) const {
   const c10::Storage& storage = tensor.storage();
   if (storage.nbytes() == 0) return false;
-  return device::block_serial(*storage.unsafeGetStorageImpl()) <=
-         (storage.device() == device_ ? last_block_ : last_host_block_);
+  // Allocators of other devices do not number their blocks. Keeping an image too many does no harm.
+  return !storage.device().is_cpu() || cpu_allocation_serial(storage.data()) <= last_host_block_;
 }
 
 void Undo::note_leaf(const at::Tensor& tensor) {

@@ -32,8 +32,7 @@ class Undo {
   void note_leaf(const at::Tensor& tensor);
   bool is_from_before(const at::Tensor& tensor) const;
 
-  const c10::Device device_;
-  const uint64_t last_block_, last_host_block_;  // the allocators', as the step began
+  const uint64_t last_host_block_;  // the allocator's, as the step began
   state::RandomState random_;
   step::BeforeImages images_;
   std::unordered_set<const void*> leaves_;
