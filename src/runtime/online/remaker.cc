@@ -54,8 +54,8 @@ class PinnedReads {
 };
 
 // While values are made, at most so many operands of waiting calls are evicted. The calls that made
-// them run again each time, and they would do so for ever where two operands cannot be there at once.
-// Behind the first number, calls make their operands in the order of the step.
+// them run again each time, and they would do so for ever where two operands cannot be there at
+// once. Behind the first number, calls make their operands in the order of the step.
 constexpr int64_t kMostInOrderOfArguments = 16, kMostTaken = 256;
 
 c10::Storage copy_of(const c10::Storage& storage) {
@@ -71,9 +71,9 @@ c10::Storage copy_of(const c10::Storage& storage) {
 // A Frame waits for its operands. It is a call that makes a value, or the caller. The caller wants all
 // operands. A call wants those before the first one that is missing.
 //
-// Operands stand in the order of the arguments. Where they do not fit so, they stand in the order of the
-// step for the rest of it, and a call wants all that are there. A later operand may be made from an
-// earlier one: the sum of a residual block reads its input and what the block makes of it. If the
+// Operands stand in the order of the arguments. Where they do not fit so, they stand in the order of
+// the step for the rest of it, and a call wants all that are there. A later operand may be made from
+// an earlier one: the sum of a residual block reads its input and what the block makes of it. If the
 // later one comes first, the input is made twice, with all blocks before it.
 struct Remaker::Frame {
   const Value* makes = nullptr;  // null: these are the values that the caller asks for
