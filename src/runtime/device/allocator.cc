@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "reprise/model/errors.h"
+#include "runtime/device/device.h"
 #include "runtime/device/device_heap.h"
 #include "runtime/device/foreign_memory.h"
 #include "runtime/device/heap_block.h"
@@ -30,6 +31,7 @@ using internal::device::counted_bytes;
 using internal::device::give_back_heap_block;
 using internal::device::room_maker;
 using internal::device::take_heap_block;
+using internal::device::with_index;
 
 namespace {
 
@@ -291,6 +293,7 @@ bool cpu_allocator_installed() {
 
 MemoryCount memory_count(c10::Device device) {
   if (device.is_cpu()) return allocator().count();
+  device = with_index(device);
   auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   // The rest of the device's memory stays as it is while a step runs that lies in an arena.
@@ -304,6 +307,7 @@ void reset_peak(c10::Device device) {
   if (device.is_cpu()) {
     allocator().reset_peak();
   } else {
+    device = with_index(device);
     c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
     internal::device::reset_arena_peak(device);
   }
@@ -318,15 +322,18 @@ void set_memory_limit(std::optional<int64_t> bytes, c10::Device device) {
     throw InputError("memory of " + device.str() +
                      " cannot be limited: the runtime has no front before its allocator");
   }
+  device = with_index(device);
+  if (bytes) internal::device::granule(device);  // A request under a limit asks for it.
   internal::device::set_device_limit(bytes, device);
 }
 
 std::optional<int64_t> memory_limit(c10::Device device) {
-  return device.is_cpu() ? allocator().limit() : internal::device::device_limit(device);
+  return device.is_cpu() ? allocator().limit() : internal::device::device_limit(with_index(device));
 }
 
 uint64_t failed_requests(c10::Device device) {
   if (device.is_cpu()) return allocator().failures();
+  device = with_index(device);
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   return static_cast<uint64_t>(stats.num_ooms) + internal::device::refused_requests(device);
 }

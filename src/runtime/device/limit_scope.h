@@ -8,7 +8,6 @@
 
 #include "runtime/device/request_limit.h"
 #include "runtime/device/step_limits.h"
-#include "runtime/device/tensor_bytes.h"
 
 namespace reprise::runtime::internal::device {
 
@@ -18,9 +17,7 @@ class LimitScope {
  public:
   LimitScope(std::optional<int64_t> bytes, c10::Device device) : device_(device), bytes_(bytes) {
     if (!has_limits(device)) bytes_.reset();
-    if (!bytes_) return;
-    granule(device);  // The first call asks for a block.
-    limits(device_).add(*bytes_);
+    if (bytes_) limits(device_).add(*bytes_);
   }
   ~LimitScope() {
     if (bytes_) limits(device_).remove(*bytes_);

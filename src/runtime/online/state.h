@@ -9,6 +9,7 @@
 #include "reprise/model/errors.h"
 #include "reprise/runtime/online.h"
 #include "runtime/device/activity.h"
+#include "runtime/device/device.h"
 #include "runtime/online/heuristics.h"
 #include "runtime/online/plans.h"
 #include "runtime/online/session.h"
@@ -19,9 +20,15 @@ struct Online::State {
   // `plan` makes the plans of steps.
   explicit State(OnlineOptions given,
                  internal::online::PlanFunction plan = &internal::online::plan_step)
-      : options(std::move(given)),
+      : options(with_index(std::move(given))),
         heuristic(internal::online::heuristic_named(options.heuristic)),
         plans(options, std::move(plan)) {}
+
+  // Tensors say the index of their device.
+  static OnlineOptions with_index(OnlineOptions given) {
+    given.device = internal::device::with_index(given.device);
+    return given;
+  }
 
   internal::online::Session& session() {
     if (!current) throw InputError("no step in online mode is under way: begin() comes first");

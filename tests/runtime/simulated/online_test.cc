@@ -37,7 +37,7 @@ at::Tensor reading_step(const DeviceModel& model) {
 using Step = at::Tensor (*)(const DeviceModel&);
 constexpr int kCalls = 9;
 
-// What is there after each of so many steps on the CPU.
+// Returns all that each of so many steps leaves on the CPU.
 std::vector<Tensors> plain_results(const std::string& name, Step step) {
   const DeviceModel model = make_device_model(name, c10::kCPU);
   seed_device(c10::kCPU, 11);
@@ -63,7 +63,7 @@ TEST(MemoryLimit, OfADeviceRefusesARequestAndNothingIsTaken) {
   const int64_t before = memory_count(kDevice).live;
   const at::TensorOptions bytes = at::TensorOptions(kDevice).dtype(at::kByte);
   {
-    const MemoryLimitGuard limit(before + 1024, kDevice);
+    const MemoryLimitGuard limit(before + 1024, c10::Device(kDevice.type()));
     const at::Tensor fits = at::empty({1024}, bytes);
     const uint64_t failed = failed_requests(kDevice);
     EXPECT_THROW(at::empty({1}, bytes), BudgetError);
@@ -95,7 +95,8 @@ TEST_P(OnlineOnADevice, HasTheBitsOfTheCpuWithinTheBudget) {
     seed_device(kDevice, 11);
     plain_step(model);  // Gradients are there from now on.
     const int64_t budget = memory_count(kDevice).live + need * part / 100;
-    Online online({.budget = Bytes(budget), .device = kDevice});
+    // A device without an index is the current one.
+    Online online({.budget = Bytes(budget), .device = c10::Device(kDevice.type())});
     for (int k = 1; k < kCalls; ++k) {
       reset_peak(kDevice);
       at::Tensor loss;
