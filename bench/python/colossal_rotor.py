@@ -40,8 +40,8 @@ BUDGETS = (0.9, 0.7, 0.5)  # shares of plain training's peak
 # A table of the solver takes slots * stages^3 / 6 steps of Python.
 MOST_STEPS = 6_000_000
 
-# What the solver's file imports, besides the chain and the operations of a schedule. The functions
-# that make tables and schedules use none of it.
+# The solver's file imports these modules, besides the chain and the operations of a schedule. The
+# functions that make tables and schedules use none of them.
 UNUSED = {
     "colossalai.auto_parallel.passes.runtime_apply_pass": [
         "runtime_apply",

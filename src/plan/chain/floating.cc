@@ -116,7 +116,7 @@ struct PieceBranch {
   size_t option = 0;
 };
 
-// What a table computes, and within which limits.
+// A table computes within these limits.
 struct PieceLimits {
   int64_t memory = kInfeasible;
   int64_t cost = kInfeasible;

@@ -89,7 +89,7 @@ class FollowedRun final : public lockstep::ReplayBeside {
   const state::RandomState& random_;
   const std::optional<int64_t> limit_;
   const Bytes level_;  // of the bytes beside the step, as it began
-  // As the step began: the function may be inside of autocast when it does something else.
+  // It is taken as the step begins: later the function may be inside of autocast.
   const step::Circumstances here_;
   // These are in force while the function goes on by itself.
   std::optional<device::LimitScope> limit_behind_;
